@@ -1,1 +1,6 @@
 //! twinbox
+
+#[cfg(feature = "embedded")]
+pub mod embedded;
+#[cfg(feature = "testing")]
+pub mod testing;

@@ -1,1 +1,2 @@
+//! The `twinbox` command.
 fn main() {}

@@ -10,7 +10,7 @@ pub mod config;
 pub mod dead_letter;
 mod message;
 pub mod store;
-mod telemetry;
+pub mod telemetry;
 
 pub use message::{
     Headers, InvalidMessage, MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_SUBJECT_BYTES, Message, header,

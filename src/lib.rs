@@ -8,10 +8,14 @@
 pub mod broker;
 pub mod config;
 pub mod dead_letter;
+#[cfg(feature = "embedded")]
+pub mod embedded;
 mod message;
 pub mod pruner;
 pub mod store;
 pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use message::{
     Headers, InvalidMessage, MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_SUBJECT_BYTES, Message, header,

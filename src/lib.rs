@@ -1,6 +1,22 @@
-//! twinbox
+//! Transactional outbox and idempotent inbox for PostgreSQL and NATS JetStream.
+//!
+//! A message enqueued in a committed transaction is published at least once; its business effect, as far as it
+//! lies in the consumer's database transaction, is applied exactly once. Together: **effectively-once**
+//! processing. Delivery stays at-least-once, and an effect outside that transaction is not covered unless it
+//! goes through an outbox row again or carries an idempotency key that the other side honours.
 
+pub mod broker;
+pub mod config;
+pub mod dead_letter;
 #[cfg(feature = "embedded")]
 pub mod embedded;
+mod message;
+pub mod pruner;
+pub mod store;
+pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
+
+pub use message::{
+    Headers, InvalidMessage, MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_SUBJECT_BYTES, Message, header,
+};

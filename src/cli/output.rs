@@ -1,0 +1,66 @@
+//! How results and errors look.
+
+use clap::Args;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::error::Error;
+use std::io::{IsTerminal as _, Write as _};
+
+/// How a command's result is written.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct Output {
+    /// Write the result as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Output {
+    /// Writes the result: as JSON, or in words.
+    pub(super) fn write(
+        self,
+        result: &impl Serialize,
+        words: impl FnOnce() -> String,
+    ) -> std::io::Result<()> {
+        let text = if self.json {
+            serde_json::to_string_pretty(result)?
+        } else {
+            words()
+        };
+        print(&text)
+    }
+}
+
+/// Writes a line or more to standard output. A reader that went away (`| head`) is no error.
+pub(super) fn print(text: &str) -> std::io::Result<()> {
+    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+/// A table with a head, as wide as the terminal.
+pub(super) fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::UTF8_HORIZONTAL_ONLY)
+        .set_header(head.iter().copied());
+    if std::io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    table
+}
+
+/// An error with its causes on one line.
+pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // Some errors repeat their cause in their own text.
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text.replace('\n', " ")
+}

@@ -1,0 +1,152 @@
+//! Headers, in the order they were given, names compared without regard to case.
+
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// The headers of a message. A name may stand more than once.
+///
+/// As JSON (and so in the outbox's `headers` column) they are an object, whose values are strings, or arrays of
+/// strings where a name is repeated:
+///
+/// ```
+/// use twinbox::Headers;
+///
+/// let headers: Headers = serde_json::from_str(r#"{"tenant": "a", "tag": ["x", "y"]}"#)?;
+/// assert_eq!(headers.get("Tenant"), Some("a"));
+/// assert_eq!(headers.iter().count(), 3);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Headers(Vec<(String, String)>);
+
+impl Headers {
+    /// No headers.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Adds a value, beside those the name may already have.
+    pub fn append(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        self.0.push((name.into(), value.into()));
+    }
+
+    /// Sets the one value of a name.
+    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        let name = name.into();
+        self.0.retain(|(other, _)| !other.eq_ignore_ascii_case(&name));
+        self.0.push((name, value.into()));
+    }
+
+    /// The first value of a name, whatever the name's case.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// All names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
+        Self(
+            pairs
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+        )
+    }
+}
+
+impl Serialize for Headers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            if self.0[..index].iter().any(|(earlier, _)| earlier == name) {
+                continue;
+            }
+            let values: Vec<&String> = self.0[index..]
+                .iter()
+                .filter(|(other, _)| other == name)
+                .map(|(_, value)| value)
+                .collect();
+            if values.len() == 1 {
+                map.serialize_entry(name, value)?;
+            } else {
+                map.serialize_entry(name, &values)?;
+            }
+        }
+        map.end()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a header's value: a string or an array of strings")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Headers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Headers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of headers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
+                let mut headers = Headers::new();
+                while let Some((name, value)) = map.next_entry::<String, OneOrMany>()? {
+                    match value {
+                        OneOrMany::One(value) => headers.append(name, value),
+                        OneOrMany::Many(values) => {
+                            values
+                                .into_iter()
+                                .for_each(|value| headers.append(name.clone(), value));
+                        }
+                    }
+                }
+                Ok(headers)
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_round_trip_keeps_repeated_names() {
+        let headers = Headers::from_iter([("b", "1"), ("a", "2"), ("b", "3")]);
+        let json = serde_json::to_string(&headers).unwrap();
+        assert_eq!(json, r#"{"b":["1","3"],"a":"2"}"#);
+        let back: Headers = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            back.iter().collect::<Vec<_>>(),
+            [("b", "1"), ("b", "3"), ("a", "2")]
+        );
+    }
+
+    #[test]
+    fn set_replaces_whatever_the_case() {
+        let mut headers = Headers::from_iter([("Trace", "1"), ("trace", "2")]);
+        headers.set("TRACE", "3");
+        assert_eq!(headers.iter().collect::<Vec<_>>(), [("TRACE", "3")]);
+    }
+}

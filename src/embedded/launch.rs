@@ -97,13 +97,7 @@ impl Launch {
                     .arg(&self.program);
                 command
             }
-            None => {
-                tracing::warn!(
-                    "no util-linux setpriv here: servers do not end at once if this process is killed, \
-                     their guardian ends them a moment later"
-                );
-                Command::new(&self.program)
-            }
+            None => Command::new(&self.program),
         };
         command
             .args(&self.arguments)
@@ -162,6 +156,17 @@ static SPAWNER: LazyLock<Option<mpsc::Sender<Job>>> = LazyLock::new(|| {
 
 /// util-linux's `setpriv`, where there is one that knows the death signal (busybox has another).
 static SETPRIV: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let setpriv = find_setpriv();
+    if setpriv.is_none() {
+        tracing::warn!(
+            "no util-linux setpriv on this system: if this process is killed, private servers end a moment later, by \
+             their guardian, and stay if that is killed too"
+        );
+    }
+    setpriv
+});
+
+fn find_setpriv() -> Option<PathBuf> {
     if !cfg!(target_os = "linux") {
         return None;
     }
@@ -170,4 +175,4 @@ static SETPRIV: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     String::from_utf8_lossy(&help.stdout)
         .contains("--pdeathsig")
         .then_some(path)
-});
+}

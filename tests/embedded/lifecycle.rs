@@ -257,6 +257,21 @@ async fn a_killed_postgres_leaves_no_shared_memory() {
     wait_until("the segment is gone", SOON, || async { !is_there() }).await;
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn postgres_never_runs_as_root_nor_with_its_groups() {
+    let pid = testing::servers().await.postgres.pid().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line[name.len()..].split_whitespace().collect::<Vec<_>>()
+    };
+    assert_ne!(field("Uid:")[0], "0");
+    if rustix::process::geteuid().is_root() {
+        assert!(field("Groups:").is_empty(), "{:?}", field("Groups:"));
+    }
+}
+
 #[tokio::test]
 async fn a_start_that_fails_tells_why_and_leaves_nothing() {
     let error = PrivatePostgres::start(PostgresOptions::new().setting("no_such_setting", "1"))

@@ -10,6 +10,7 @@ pub mod config;
 pub mod dead_letter;
 mod message;
 pub mod store;
+pub mod supervisor;
 pub mod telemetry;
 
 pub use message::{

@@ -13,6 +13,7 @@ pub mod embedded;
 mod message;
 pub mod pruner;
 pub mod store;
+pub mod supervisor;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;

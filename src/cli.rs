@@ -70,7 +70,7 @@ impl Command {
 }
 
 fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
-    eprintln!("twinbox: {}", output::with_causes(error));
+    eprintln!("twinbox: {}", twinbox::with_causes(error));
     let configuration = error.is::<twinbox::config::ConfigError>();
     ExitCode::from(if configuration { EXIT_CONFIGURATION } else { 1 })
 }

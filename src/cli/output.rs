@@ -3,7 +3,6 @@
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
-use std::error::Error;
 use std::io::{IsTerminal as _, Write as _};
 
 /// How a command's result is written.
@@ -48,19 +47,4 @@ pub(super) fn table(head: &[&str]) -> Table {
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }
     table
-}
-
-/// An error with its causes on one line.
-pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Some errors repeat their cause in their own text.
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text.replace('\n', " ")
 }

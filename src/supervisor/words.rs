@@ -8,20 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// quotes.
 pub(super) const LONGEST_TEXT_BYTES: usize = 2 * 1024;
 
-/// An error with its causes, on one line.
+/// An error with its causes, bounded.
 pub(super) fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Many errors repeat their cause in their own text.
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    bounded(text)
+    bounded(crate::error_text::with_causes(error))
 }
 
 /// What a panic said.

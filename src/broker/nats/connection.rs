@@ -1,8 +1,8 @@
 //! A connection to NATS that can be given up and made anew.
 
-use super::refusal;
 use crate::broker::BrokerError;
 use crate::config::NatsSettings;
+use crate::error_text::with_causes;
 use async_nats::jetstream;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use secrecy::ExposeSecret as _;
@@ -118,7 +118,7 @@ async fn connect(settings: &NatsSettings, name: &str) -> Result<Connection, Brok
         .await?
         .connect(servers.as_slice())
         .await
-        .map_err(|error| BrokerError::Refused(format!("{}: {}", settings.url, refusal::chain(&error))))?;
+        .map_err(|error| BrokerError::Refused(format!("{}: {}", settings.url, with_causes(&error))))?;
     let builder = jetstream::ContextBuilder::new()
         .timeout(settings.publish_timeout)
         .max_ack_inflight(MAX_ACK_IN_FLIGHT);

@@ -3,6 +3,7 @@
 use super::connection::Connection;
 use super::{Nats, headers, refusal};
 use crate::broker::{BrokerError, Outgoing, PublishError, Publisher, Receipt, StreamId, StreamState};
+use crate::error_text::with_causes;
 use crate::message::{InvalidMessage, header};
 use async_nats::jetstream::context::{GetStreamByNameErrorKind, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
@@ -134,10 +135,10 @@ async fn classify(
             }
             Err(error) => PublishError::Outage(error.to_string()),
         },
-        PublishErrorKind::MaxPayloadExceeded => PublishError::Unpublishable(refusal::chain(error)),
+        PublishErrorKind::MaxPayloadExceeded => PublishError::Unpublishable(with_causes(error)),
         _ => match refusal::api_error(error) {
-            Some(api) if refusal::is_permanent(api) => PublishError::Unpublishable(refusal::chain(error)),
-            _ => PublishError::Outage(refusal::chain(error)),
+            Some(api) if refusal::is_permanent(api) => PublishError::Unpublishable(with_causes(error)),
+            _ => PublishError::Outage(with_causes(error)),
         },
     }
 }

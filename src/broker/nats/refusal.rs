@@ -3,27 +3,13 @@
 //! Source: nats-server, server/errors.json.
 
 use crate::broker::BrokerError;
+use crate::error_text::with_causes;
 use async_nats::jetstream::context::{
     CreateStreamError, CreateStreamErrorKind, RequestError, RequestErrorKind,
 };
 use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind, RawMessageError, RawMessageErrorKind};
 use async_nats::jetstream::{Error as ApiError, ErrorCode};
 use std::error::Error;
-
-/// An error with its causes, on one line.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Some errors repeat their cause in their own text.
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}
 
 /// The API's own error among the causes, if it answered with one.
 pub(super) fn api_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a ApiError> {
@@ -96,7 +82,7 @@ pub(super) fn of_error(error: &(dyn Error + 'static)) -> BrokerError {
         }
         cause = this.source();
     }
-    BrokerError::Unavailable(chain(error))
+    BrokerError::Unavailable(with_causes(error))
 }
 
 // The client keeps the API's answer in the kind of some errors, where `source()` does not lead.

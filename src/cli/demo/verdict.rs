@@ -42,6 +42,16 @@ pub(super) struct Latency {
     pub(super) p99: f64,
 }
 
+/// How many effects there are so far.
+pub(super) async fn effects(pool: &PgPool) -> sqlx::Result<u64> {
+    let effects: i64 = sqlx::query_scalar(
+        "SELECT (SELECT count(DISTINCT order_id) FROM demo.charge) + (SELECT count(DISTINCT order_id) FROM demo.ledger_entry)",
+    )
+    .fetch_one(pool)
+    .await?;
+    Ok(effects.unsigned_abs())
+}
+
 /// What is counted while the demo runs, beside the tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traffic {

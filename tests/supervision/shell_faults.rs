@@ -2,10 +2,11 @@
 //! for is tested here, before the version is changed.
 
 use crate::support::*;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use twinbox::supervisor::fault::Fault;
-use twinbox::supervisor::{ChildState, RestartPolicy, exit_code};
+use twinbox::supervisor::{ChildSpec, ChildState, RestartPolicy, exit_code};
 
 /// The shell fails by `fault`; a message that was queued behind it is answered by the shell after it.
 async fn is_borne(fault: Fault) {
@@ -68,6 +69,35 @@ async fn address_survives_a_thousand_panics_of_the_shell() {
 }
 
 #[tokio::test]
+async fn new_work_waits_for_that_of_the_failed_shell() {
+    let running = Arc::new(Counter::default());
+    let side_by_side = Arc::new(Counter::default());
+    let seen = side_by_side.clone();
+    let tree = tree_of([ChildSpec::new("relay", move |context| {
+        let (running, side_by_side) = (running.clone(), side_by_side.clone());
+        async move {
+            if running.up() > 1 {
+                side_by_side.up();
+            }
+            wait_for_drain(context).await?;
+            // The end of the old work takes its time.
+            sleep(Duration::from_millis(30)).await;
+            running.down();
+            Ok(())
+        }
+    })
+    .restart(tireless())]);
+    for generation in 1..=5 {
+        until("runs", || status(&tree, "relay").ready).await;
+        assert_eq!(status(&tree, "relay").generation, generation);
+        tree.inject("relay", Fault::Panic).unwrap();
+        until("launched anew", || status(&tree, "relay").generation > generation).await;
+    }
+    assert_eq!(seen.get(), 0);
+    drains_cleanly(&tree).await;
+}
+
+#[tokio::test]
 async fn failures_of_shell_and_work_share_a_budget() {
     let tree = tree_of([quiet("relay").restart(RestartPolicy {
         max_failures: 3,
@@ -119,15 +149,13 @@ async fn drain_during_the_backoff_of_a_shell_drains_its_work() {
 
 #[tokio::test]
 async fn panic_of_the_shell_while_draining_is_not_clean_and_waits_for_the_work() {
-    let tree = tree_of([
-        twinbox::supervisor::ChildSpec::new("relay", |context| async move {
-            context.ready();
-            context.drain().cancelled().await;
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            Ok(())
-        })
-        .restart(tireless()),
-    ]);
+    let tree = tree_of([ChildSpec::new("relay", |context| async move {
+        context.ready();
+        context.drain().cancelled().await;
+        sleep(Duration::from_millis(300)).await;
+        Ok(())
+    })
+    .restart(tireless())]);
     until("ready", || status(&tree, "relay").ready).await;
     tree.drain();
     until("draining", || {

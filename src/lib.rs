@@ -11,6 +11,7 @@ pub mod dead_letter;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod error_text;
+pub mod inbox;
 mod message;
 pub mod pruner;
 pub mod store;

@@ -112,7 +112,10 @@ impl<A: BusinessActor> AnyActor for Typed<A> {
             .into_iter()
             .filter_map(|(envelope, decoded)| {
                 // What an actor decodes comes back to it: the router sends both by one route.
-                decoded.downcast().ok().map(|payload| Event { envelope, payload: *payload })
+                decoded.downcast().ok().map(|payload| Event {
+                    envelope,
+                    payload: *payload,
+                })
             })
             .collect();
         async move {

@@ -11,6 +11,7 @@ use super::router::Actors;
 use super::transaction::InboxTransaction;
 use crate::config::{ConsumerSettings, Unhandled};
 use crate::dead_letter::{NewDeadLetter, Reason, Table};
+use crate::error_text::with_causes;
 use crate::store::{Fault, OutboxInsert, Store, StoreError, fault_of};
 use futures_util::FutureExt as _;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr as _, Transaction};
@@ -46,7 +47,10 @@ pub(super) struct Failure {
 
 impl Failure {
     fn retry(error: impl Into<String>) -> Self {
-        Self { hopeless: None, error: error.into() }
+        Self {
+            hopeless: None,
+            error: error.into(),
+        }
     }
 }
 
@@ -86,7 +90,10 @@ impl Bench {
             Err(error) => return Ran::Unusable(error),
         };
         let mut used = BTreeSet::new();
-        let stop = match self.work(&mut transaction, actors, &mut used, deliveries, earlier).await {
+        let stop = match self
+            .work(&mut transaction, actors, &mut used, deliveries, earlier)
+            .await
+        {
             Ok(busy) => match transaction.commit().await {
                 Ok(()) => {
                     self.brake.calm();
@@ -116,7 +123,9 @@ impl Bench {
             self.settings.handler_deadline.as_millis(),
             (self.settings.handler_deadline + IDLE_MARGIN).as_millis(),
         );
-        self.store.begin_with(AssertSqlSafe(statement).into_sql_str()).await
+        self.store
+            .begin_with(AssertSqlSafe(statement).into_sql_str())
+            .await
     }
 
     async fn work(
@@ -146,12 +155,22 @@ impl Bench {
             }
         }
         counts.duplicates += sorted.duplicates.len() as i64;
-        let duplicates: Vec<&Delivery> = sorted.duplicates.iter().map(|index| &deliveries[*index]).collect();
+        let duplicates: Vec<&Delivery> = sorted
+            .duplicates
+            .iter()
+            .map(|index| &deliveries[*index])
+            .collect();
         self.inbox.seen_later(&mut *transaction, &duplicates).await?;
 
-        let (tasks, dead) = self.sort(transaction, actors, &claims, deliveries, &sorted.fresh).await?;
+        let (tasks, dead) = self
+            .sort(transaction, actors, &claims, deliveries, &sorted.fresh)
+            .await?;
         counts.dead += dead.len() as i64;
-        counts.claimed += sorted.fresh.iter().filter(|index| deliveries[**index].letter.is_none()).count() as i64;
+        counts.claimed += sorted
+            .fresh
+            .iter()
+            .filter(|index| deliveries[**index].letter.is_none())
+            .count() as i64;
         self.letters.insert(&mut *transaction, &dead).await?;
         if !tasks.is_empty() {
             self.handle(transaction, actors, used, tasks, &claims).await?;
@@ -195,7 +214,10 @@ impl Bench {
     ) -> Result<(Vec<Task>, Vec<NewDeadLetter>), Stop> {
         let mut quarantined = HashSet::new();
         if claims.has_dead_letters {
-            let keys: Vec<&str> = fresh.iter().filter_map(|index| deliveries[*index].key()).collect();
+            let keys: Vec<&str> = fresh
+                .iter()
+                .filter_map(|index| deliveries[*index].key())
+                .collect();
             quarantined = self.letters.quarantined(&mut *transaction, &keys).await?;
         }
         let (mut tasks, mut dead) = (Vec::new(), Vec::new());
@@ -204,21 +226,37 @@ impl Bench {
             let envelope = &delivery.envelope;
             let is_letter = delivery.letter.is_some();
             let follows = !is_letter && envelope.key.as_ref().is_some_and(|key| quarantined.contains(key));
-            let too_old = !is_letter && envelope.enqueued_at.is_some_and(|time| time < claims.forgotten_before);
+            let too_old = !is_letter
+                && envelope
+                    .enqueued_at
+                    .is_some_and(|time| time < claims.forgotten_before);
             let route = actors.route(envelope);
             let verdict = match route {
-                _ if follows => Err((Reason::Follows, "an earlier message of its key is among the dead letters".to_owned())),
+                _ if follows => Err((
+                    Reason::Follows,
+                    "an earlier message of its key is among the dead letters".to_owned(),
+                )),
                 _ if too_old => Err((
                     Reason::TooOld,
-                    format!("enqueued before {}, and ids that old have been forgotten", claims.forgotten_before),
+                    format!(
+                        "enqueued before {}, and ids that old have been forgotten",
+                        claims.forgotten_before
+                    ),
                 )),
                 None if self.settings.unhandled == Unhandled::Skip => continue,
                 None => {
                     let kind = envelope.kind.as_deref().unwrap_or("none");
-                    Err((Reason::Unhandled, format!("no handler for subject {} and kind {kind}", envelope.subject)))
+                    Err((
+                        Reason::Unhandled,
+                        format!("no handler for subject {} and kind {kind}", envelope.subject),
+                    ))
                 }
                 Some(route) => match actors.actor(route).decode(envelope) {
-                    Ok(decoded) => Ok(Task { route, envelope: envelope.clone(), decoded }),
+                    Ok(decoded) => Ok(Task {
+                        route,
+                        envelope: envelope.clone(),
+                        decoded,
+                    }),
                     Err(error) => Err((Reason::Undecodable, error.to_string())),
                 },
             };
@@ -226,7 +264,10 @@ impl Bench {
                 Ok(task) => tasks.push(task),
                 // A letter was taken out in this transaction: it is put back by whoever sees this.
                 Err((reason, error)) if is_letter => {
-                    return Err(Stop::Failure(Failure { hopeless: Some(reason), error }));
+                    return Err(Stop::Failure(Failure {
+                        hopeless: Some(reason),
+                        error,
+                    }));
                 }
                 Err((reason, error)) => {
                     quarantined.extend(envelope.key.clone());
@@ -256,7 +297,9 @@ impl Bench {
                 Ok(Ok(Err(error))) => return Err(Stop::Handler(error)),
                 Ok(Err(panic)) => {
                     let text = panic_text(panic.as_ref());
-                    return Err(Stop::Failure(Failure::retry(format!("the handler panicked: {text}"))));
+                    return Err(Stop::Failure(Failure::retry(format!(
+                        "the handler panicked: {text}"
+                    ))));
                 }
                 Err(_) => {
                     // Whatever it was in the middle of: this connection is not to be used again.
@@ -313,7 +356,12 @@ struct Task {
 
 fn neighbours(tasks: Vec<Task>) -> Vec<(usize, Vec<(Envelope, Decoded)>)> {
     let mut groups: Vec<(usize, Vec<(Envelope, Decoded)>)> = Vec::new();
-    for Task { route, envelope, decoded } in tasks {
+    for Task {
+        route,
+        envelope,
+        decoded,
+    } in tasks
+    {
         match groups.last_mut() {
             Some((last, events)) if *last == route => events.push((envelope, decoded)),
             _ => groups.push((route, vec![(envelope, decoded)])),
@@ -325,7 +373,9 @@ fn neighbours(tasks: Vec<Task>) -> Vec<(usize, Vec<(Envelope, Decoded)>)> {
 /// Whether this still is the transaction that made the claim. In an aborted one it fails.
 async fn guard(connection: &mut PgConnection, claims: &Claims) -> Result<(), Stop> {
     let id: Result<Option<String>, sqlx::Error> =
-        sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned()::text").fetch_one(connection).await;
+        sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned()::text")
+            .fetch_one(connection)
+            .await;
     match id {
         Ok(id) => of_claim(id.as_deref(), claims),
         Err(error) => Err(swallowed(error)),
@@ -336,13 +386,19 @@ fn of_claim(id: Option<&str>, claims: &Claims) -> Result<(), Stop> {
     if id == Some(claims.transaction_id.as_str()) {
         return Ok(());
     }
-    let text = "the handler ended the transaction itself (COMMIT or ROLLBACK): it is not the handler's to end";
-    Err(Stop::Failure(Failure { hopeless: Some(Reason::Rejected), error: text.to_owned() }))
+    let text =
+        "the handler ended the transaction itself (COMMIT or ROLLBACK): it is not the handler's to end";
+    Err(Stop::Failure(Failure {
+        hopeless: Some(Reason::Rejected),
+        error: text.to_owned(),
+    }))
 }
 
 /// `in_failed_sql_transaction` says that a handler went on after an error.
 fn swallowed(error: sqlx::Error) -> Stop {
-    let code = error.as_database_error().and_then(|database| database.code().map(|code| code.into_owned()));
+    let code = error
+        .as_database_error()
+        .and_then(|database| database.code().map(|code| code.into_owned()));
     if code.as_deref() == Some("25P02") {
         let text = "the handler returned Ok after an SQL error, which had aborted its transaction: return the error, or use a \
                     savepoint";
@@ -363,16 +419,26 @@ fn ran_of(stop: Stop) -> Ran {
             }
         }
     };
-    let text = text.or_else(|| error.as_ref().map(crate::with_causes_of)).unwrap_or_default();
+    let text = text
+        .or_else(|| error.as_ref().map(|error| with_causes(error)))
+        .unwrap_or_default();
     match (fault, error) {
         (Fault::Conflict, _) => Ran::Conflict,
         (Fault::Infrastructure | Fault::Systemic, Some(error)) => Ran::Unusable(error.into()),
-        (Fault::Data, _) => Ran::Failed(Failure { hopeless: Some(Reason::Rejected), error: text }),
+        (Fault::Data, _) => Ran::Failed(Failure {
+            hopeless: Some(Reason::Rejected),
+            error: text,
+        }),
         _ => Ran::Failed(Failure::retry(text)),
     }
 }
 
-pub(super) fn new_dead_letter(delivery: &Delivery, reason: Reason, error: String, runs: u32) -> NewDeadLetter {
+pub(super) fn new_dead_letter(
+    delivery: &Delivery,
+    reason: Reason,
+    error: String,
+    runs: u32,
+) -> NewDeadLetter {
     let envelope = &delivery.envelope;
     NewDeadLetter {
         message_id: envelope.id,

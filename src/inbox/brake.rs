@@ -38,7 +38,12 @@ impl Brake {
     pub(super) fn new(lanes: usize, lock_timeout: Duration) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(lanes)),
-            state: Arc::new(Mutex::new(State { allowed: lanes, calm: 0, needed: CALM.0, lock_timeout })),
+            state: Arc::new(Mutex::new(State {
+                allowed: lanes,
+                calm: 0,
+                needed: CALM.0,
+                lock_timeout,
+            })),
             lanes,
             lock_timeout,
         }
@@ -98,14 +103,29 @@ mod tests {
         for _ in 0..2 {
             brake.conflict(brake.acquire().await.unwrap());
         }
-        assert_eq!((brake.permits.available_permits(), brake.lock_timeout().as_millis()), (1, 50));
+        assert_eq!(
+            (
+                brake.permits.available_permits(),
+                brake.lock_timeout().as_millis()
+            ),
+            (1, 50)
+        );
         for _ in 0..20 {
             brake.conflict(brake.acquire().await.unwrap());
         }
-        assert_eq!((brake.permits.available_permits(), brake.lock_timeout()), (1, LONGEST_LOCK_TIMEOUT));
+        assert_eq!(
+            (brake.permits.available_permits(), brake.lock_timeout()),
+            (1, LONGEST_LOCK_TIMEOUT)
+        );
         for _ in 0..CALM.1 * 2 {
             brake.calm();
         }
-        assert_eq!((brake.permits.available_permits(), brake.lock_timeout().as_millis()), (3, 50));
+        assert_eq!(
+            (
+                brake.permits.available_permits(),
+                brake.lock_timeout().as_millis()
+            ),
+            (3, 50)
+        );
     }
 }

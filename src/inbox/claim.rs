@@ -107,7 +107,10 @@ impl Inbox {
         let mut places: HashMap<Uuid, (i64, i32)> = HashMap::with_capacity(deliveries.len());
         for delivery in deliveries.iter().filter(|delivery| delivery.letter.is_none()) {
             let place = (delivery.sequence(), delivery.stream);
-            places.entry(delivery.id()).and_modify(|known| *known = place.max(*known)).or_insert(place);
+            places
+                .entry(delivery.id())
+                .and_modify(|known| *known = place.max(*known))
+                .or_insert(place);
         }
         let (ids, sequences, streams) = columns(places.into_iter());
         let rows = sqlx::query(self.claim.clone())
@@ -152,8 +155,9 @@ impl Inbox {
         if duplicates.is_empty() {
             return Ok(());
         }
-        let places =
-            duplicates.iter().map(|delivery| (delivery.id(), (delivery.sequence(), delivery.stream)));
+        let places = duplicates
+            .iter()
+            .map(|delivery| (delivery.id(), (delivery.sequence(), delivery.stream)));
         let (ids, sequences, streams) = columns(places);
         sqlx::query(self.seen_later.clone())
             .persistent(self.prepared)

@@ -38,7 +38,10 @@ impl ConsumerControl {
             settled: 0,
             beats: 0,
         };
-        Self { drain, health: Arc::new(watch::Sender::new(health)) }
+        Self {
+            drain,
+            health: Arc::new(watch::Sender::new(health)),
+        }
     }
 
     /// How the consumer is, now and from now on.
@@ -67,7 +70,8 @@ impl ConsumerControl {
 
     pub(super) fn holds(&self, in_hand: usize) {
         // No beat: holding is not coming forward.
-        self.health.send_if_modified(|health| std::mem::replace(&mut health.in_hand, in_hand) != in_hand);
+        self.health
+            .send_if_modified(|health| std::mem::replace(&mut health.in_hand, in_hand) != in_hand);
     }
 
     pub(super) fn settled(&self, messages: usize) {

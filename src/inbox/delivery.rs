@@ -80,7 +80,9 @@ impl Delivery {
 
 /// FNV-1a, 64 bits: a key must go to the same lane whatever process it is in, so std's hasher, which is seeded, won't do.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// A message's place: the stream's row and its number there.
@@ -115,7 +117,10 @@ impl InHand {
         envelope_of(handle, &handles);
         messages.insert(place, Arc::downgrade(&handles));
         drop(messages);
-        let incoming = Incoming { receipt_handle: None, ..incoming };
+        let incoming = Incoming {
+            receipt_handle: None,
+            ..incoming
+        };
         Some(Delivery {
             envelope: Envelope::of_incoming(&incoming),
             stream,
@@ -153,7 +158,10 @@ impl InHand {
     pub(super) fn len(&self) -> usize {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.retain(|_, handles| handles.strong_count() > 0);
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, handles| handles.strong_count() > 0);
+        self.letters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|_, handles| handles.strong_count() > 0);
         messages.len()
     }
 
@@ -164,9 +172,11 @@ impl InHand {
             messages.values().filter_map(Weak::upgrade).collect()
         };
         // Only the last delivery counts to the broker; the earlier ones cost a few bytes.
-        let told = join_all(held.iter().filter_map(|handles| handles.all().pop()).map(|handle| async move {
-            handle.in_progress().await
-        }));
+        let told = join_all(
+            held.iter()
+                .filter_map(|handles| handles.all().pop())
+                .map(|handle| async move { handle.in_progress().await }),
+        );
         told.await.into_iter().collect()
     }
 }

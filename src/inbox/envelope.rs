@@ -57,7 +57,10 @@ impl Envelope {
             headers: letter.headers.clone(),
             payload: letter.payload.clone(),
             enqueued_at: letter.enqueued_at,
-            sequence: letter.sequence.and_then(|sequence| u64::try_from(sequence).ok()).unwrap_or_default(),
+            sequence: letter
+                .sequence
+                .and_then(|sequence| u64::try_from(sequence).ok())
+                .unwrap_or_default(),
             run: 1,
         }
     }

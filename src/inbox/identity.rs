@@ -62,12 +62,16 @@ pub(super) fn key_of(headers: &Headers) -> Option<&str> {
 
 /// The kind of event.
 pub(super) fn kind_of(headers: &Headers) -> Option<&str> {
-    headers.get(header::KIND).or_else(|| headers.get(cloud_events::TYPE))
+    headers
+        .get(header::KIND)
+        .or_else(|| headers.get(cloud_events::TYPE))
 }
 
 /// When it was enqueued, if a twinbox did it. (Another producer's time says nothing about how long it may repeat itself.)
 pub(super) fn time_of(headers: &Headers) -> Option<OffsetDateTime> {
-    headers.get(header::TIME).and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok())
+    headers
+        .get(header::TIME)
+        .and_then(|time| OffsetDateTime::parse(time, &Rfc3339).ok())
 }
 
 /// The id of the `ordinal`-th message that a handler of `consumer` enqueues for the message `cause`: derived, so that a
@@ -91,7 +95,10 @@ mod tests {
 
     fn place(sequence: u64) -> Position {
         Position {
-            stream: StreamId { name: "S".into(), created: OffsetDateTime::UNIX_EPOCH },
+            stream: StreamId {
+                name: "S".into(),
+                created: OffsetDateTime::UNIX_EPOCH,
+            },
             sequence,
             stored_at: OffsetDateTime::UNIX_EPOCH,
         }
@@ -111,13 +118,22 @@ mod tests {
             assert_eq!(id(&[(name, &ID.to_uppercase())]), uuid);
         }
         // Its own header goes before the deduplication id, which may be a fresh one.
-        assert_eq!(id(&[("Nats-Msg-Id", &format!("{ID}:r1")), ("Twinbox-Id", ID)]), uuid);
+        assert_eq!(
+            id(&[("Nats-Msg-Id", &format!("{ID}:r1")), ("Twinbox-Id", ID)]),
+            uuid
+        );
     }
 
     #[test]
     fn other_texts_are_told_apart() {
         let long = "x".repeat(300);
-        let texts = ["01ARZ3NDEKTSV4RRFFQ69G5FAV", "01890a5dac96774bbcceb302099a8057", "order 7", &long, "é"];
+        let texts = [
+            "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            "01890a5dac96774bbcceb302099a8057",
+            "order 7",
+            &long,
+            "é",
+        ];
         let mut ids: Vec<Uuid> = texts.iter().map(|text| id(&[("Nats-Msg-Id", text)])).collect();
         ids.push(id(&[("ce-id", "order 7"), ("ce-source", "/a")]));
         ids.push(id(&[("ce-id", "order 7"), ("ce-source", "/b")]));

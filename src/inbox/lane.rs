@@ -1,7 +1,7 @@
 //! A lane: runs the messages of its keys in stream order, as many in one transaction as are ready.
 
-use super::batch::{Bench, Failure, Ran, new_dead_letter};
-use super::claim::{Claim, Counts};
+use super::batch::{Bench, Failure, Ran};
+use super::claim::Counts;
 use super::control::ConsumerControl;
 use super::delivery::Delivery;
 use super::router::Actors;
@@ -45,7 +45,15 @@ impl Lane {
         incoming: mpsc::Receiver<Delivery>,
         control: ConsumerControl,
     ) -> Self {
-        Self { bench, actors, incoming, control, queue: VecDeque::new(), counts: Counts::default(), unusable: 0 }
+        Self {
+            bench,
+            actors,
+            incoming,
+            control,
+            queue: VecDeque::new(),
+            counts: Counts::default(),
+            unusable: 0,
+        }
     }
 
     /// Works until it is told to end, or nothing can come any more and all is settled.
@@ -92,7 +100,11 @@ impl Lane {
             alone = Some(delivery.alone);
             taken.push(index);
         }
-        let mut batch: Vec<Delivery> = taken.iter().rev().filter_map(|index| self.queue.remove(*index)).collect();
+        let mut batch: Vec<Delivery> = taken
+            .iter()
+            .rev()
+            .filter_map(|index| self.queue.remove(*index))
+            .collect();
         batch.reverse();
         batch
     }
@@ -118,7 +130,11 @@ impl Lane {
     }
 
     async fn work(&mut self, batch: Vec<Delivery>) {
-        let later = if batch[0].alone { self.run_alone(batch).await } else { self.run_batch(batch).await };
+        let later = if batch[0].alone {
+            self.run_alone(batch).await
+        } else {
+            self.run_batch(batch).await
+        };
         // In order, and before all of their keys that has not been taken yet.
         for delivery in later.into_iter().rev() {
             self.queue.push_front(delivery);
@@ -173,7 +189,11 @@ impl Lane {
     /// Runs messages that may have been run before: first those are told apart that were handled, then each of the others
     /// runs alone, counted before it runs, so that one that kills the process is the only one to use up its attempts.
     async fn run_alone(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
-        let ids: Vec<_> = batch.iter().filter(|one| one.letter.is_none()).map(Delivery::id).collect();
+        let ids: Vec<_> = batch
+            .iter()
+            .filter(|one| one.letter.is_none())
+            .map(Delivery::id)
+            .collect();
         let handled: HashSet<_> = loop {
             match self.bench.inbox.handled(&self.bench.store, &ids).await {
                 Ok(handled) => break handled.into_iter().collect(),
@@ -189,7 +209,10 @@ impl Lane {
         if !duplicates.is_empty() {
             later.extend(self.run_batch(duplicates).await);
         }
-        let mut waiting: HashSet<String> = later.iter().filter_map(|left| left.key().map(str::to_owned)).collect();
+        let mut waiting: HashSet<String> = later
+            .iter()
+            .filter_map(|left| left.key().map(str::to_owned))
+            .collect();
         for delivery in others {
             if self.control.is_draining() {
                 break;
@@ -227,16 +250,27 @@ impl Lane {
             counted = Some(runs);
             batch[0].envelope.run = runs;
             if runs > u32::from(self.bench.settings.max_attempts) {
-                let error = "its handler did not come to an end in any of its runs: the process died".to_owned();
-                let failure = Failure { hopeless: Some(Reason::Exhausted), error };
+                let error =
+                    "its handler did not come to an end in any of its runs: the process died".to_owned();
+                let failure = Failure {
+                    hopeless: Some(Reason::Exhausted),
+                    error,
+                };
                 return match batch.pop() {
-                    Some(delivery) => self.bury(delivery, Reason::Exhausted, failure.error, runs - 1).await,
+                    Some(delivery) => {
+                        self.bury(delivery, Reason::Exhausted, failure.error, runs - 1)
+                            .await
+                    }
                     None => After::Done,
                 };
             }
             match self.bench.run(&mut self.actors, &batch, self.counts).await {
                 Ran::Committed { busy } => {
-                    return self.settle(batch, &busy).await.pop().map_or(After::Done, After::Later);
+                    return self
+                        .settle(batch, &busy)
+                        .await
+                        .pop()
+                        .map_or(After::Done, After::Later);
                 }
                 Ran::Failed(failure) => {
                     return match batch.pop() {
@@ -301,7 +335,10 @@ impl Lane {
         }
         self.counts.retries += 1;
         let doublings = runs.saturating_sub(1).min(20);
-        let pause = settings.retry_min.saturating_mul(1 << doublings).min(settings.retry_max);
+        let pause = settings
+            .retry_min
+            .saturating_mul(1 << doublings)
+            .min(settings.retry_max);
         delivery.envelope.run = runs + 1;
         delivery.due = Some(Instant::now() + pause);
         After::Later(delivery)
@@ -310,7 +347,11 @@ impl Lane {
     /// Moves a message to the dead letters: its claim and the letter in one transaction.
     async fn bury(&mut self, delivery: Delivery, reason: Reason, error: String, runs: u32) -> After {
         loop {
-            match self.try_bury(&delivery, reason, &error, runs).await {
+            match self
+                .bench
+                .bury(&delivery, reason, &error, runs, self.counts)
+                .await
+            {
                 Ok(true) => break,
                 Ok(false) => tokio::time::sleep(BUSY_PAUSE).await,
                 Err(error) => self.pause(&error).await,
@@ -330,47 +371,19 @@ impl Lane {
         After::Done
     }
 
-    /// `false`: another transaction is at the message.
-    async fn try_bury(
-        &self,
-        delivery: &Delivery,
-        reason: Reason,
-        error: &str,
-        runs: u32,
-    ) -> Result<bool, StoreError> {
-        let bench = &self.bench;
-        let mut transaction = bench.begin().await?;
-        let mut counts = self.counts;
-        match delivery.letter {
-            Some(letter) => {
-                let runs = i32::try_from(runs).unwrap_or(i32::MAX);
-                bench.letters.put_back(&mut transaction, letter.id, reason, error, runs).await?;
-            }
-            None => {
-                let claims = bench.inbox.claim(&mut transaction, std::slice::from_ref(delivery)).await?;
-                match claims.of(delivery.id()) {
-                    Claim::Busy => return Ok(false),
-                    Claim::Duplicate => return Ok(true),
-                    Claim::Claimed => {}
-                }
-                let letter = new_dead_letter(delivery, reason, error.to_owned(), runs);
-                bench.letters.insert(&mut transaction, &[letter]).await?;
-                counts.claimed += 1;
-                counts.dead += 1;
-            }
-        }
-        bench.attempts.forget(&mut transaction, delivery.id()).await?;
-        bench.inbox.count(&mut transaction, bench.lane, counts).await?;
-        transaction.commit().await?;
-        Ok(true)
-    }
-
     /// The database can't be used: a pause, longer each time.
     async fn pause(&mut self, error: &StoreError) {
         let reason = with_causes(error);
-        tracing::warn!(consumer = self.bench.settings.name, reason, "waiting for the database");
+        tracing::warn!(
+            consumer = self.bench.settings.name,
+            reason,
+            "waiting for the database"
+        );
         self.control.is_held_up(reason);
-        let pause = UNUSABLE_PAUSES.0.saturating_mul(1 << self.unusable.min(16)).min(UNUSABLE_PAUSES.1);
+        let pause = UNUSABLE_PAUSES
+            .0
+            .saturating_mul(1 << self.unusable.min(16))
+            .min(UNUSABLE_PAUSES.1);
         self.unusable += 1;
         tokio::select! {
             () = self.control.drain().cancelled() => {}

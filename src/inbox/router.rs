@@ -22,18 +22,28 @@ impl Route {
         kind: Option<String>,
         factory: impl Fn() -> A + Send + Sync + 'static,
     ) -> Self {
-        Self { subject, kind, factory: Arc::new(move || Box::new(Typed(factory()))) }
+        Self {
+            subject,
+            kind,
+            factory: Arc::new(move || Box::new(Typed(factory()))),
+        }
     }
 
     fn takes(&self, envelope: &Envelope) -> bool {
         subject_matches(&self.subject, &envelope.subject)
-            && self.kind.as_ref().is_none_or(|kind| envelope.kind.as_ref() == Some(kind))
+            && self
+                .kind
+                .as_ref()
+                .is_none_or(|kind| envelope.kind.as_ref() == Some(kind))
     }
 }
 
 impl std::fmt::Debug for Route {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Route").field("subject", &self.subject).field("kind", &self.kind).finish_non_exhaustive()
+        f.debug_struct("Route")
+            .field("subject", &self.subject)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
     }
 }
 

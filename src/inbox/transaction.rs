@@ -25,7 +25,13 @@ pub struct InboxTransaction<'a> {
 
 impl<'a> InboxTransaction<'a> {
     pub(super) fn new(inner: &'a mut Transaction<'static, Postgres>, consumer: &'a str) -> Self {
-        Self { inner, consumer, cause: Uuid::nil(), ordinal: 0, enqueued: Vec::new() }
+        Self {
+            inner,
+            consumer,
+            cause: Uuid::nil(),
+            ordinal: 0,
+            enqueued: Vec::new(),
+        }
     }
 
     /// What is enqueued from now on is caused by this message. Call it in a `handle_batch` of your own, event by event, so that
@@ -49,7 +55,9 @@ impl<'a> InboxTransaction<'a> {
     pub fn enqueue(&mut self, mut message: Message) -> Result<(), HandlerError> {
         message.validate()?;
         telemetry::carry_current_span(&mut message.headers);
-        let id = message.id.unwrap_or_else(|| identity::derived_id(self.consumer, self.cause, self.ordinal));
+        let id = message
+            .id
+            .unwrap_or_else(|| identity::derived_id(self.consumer, self.cause, self.ordinal));
         self.ordinal += 1;
         self.enqueued.push(OutboxRow { id, message });
         Ok(())

@@ -9,6 +9,7 @@ pub mod broker;
 pub mod config;
 pub mod dead_letter;
 mod message;
+pub mod outbox;
 pub mod store;
 mod telemetry;
 

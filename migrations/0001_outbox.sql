@@ -90,6 +90,9 @@ CREATE INDEX checkpoint_newest ON checkpoint (relay, stream, id DESC);
 CREATE FUNCTION check_message(subject text, key text, headers jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
+    -- Unicode's, written out: [[:space:]] and [[:cntrl:]] mean something else in each locale.
+    space constant text := '[\u0009-\u000d\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]';
+    control constant text := '[\u0001-\u001f\u007f-\u009f]';
     header record;
     bytes bigint := 0;
 BEGIN
@@ -100,7 +103,7 @@ BEGIN
     ELSIF subject LIKE '$%' THEN
         RAISE EXCEPTION 'twinbox: subject "%" begins with $, which is the server''s own', subject
             USING ERRCODE = 'invalid_parameter_value';
-    ELSIF subject ~ '[[:space:][:cntrl:]]' THEN
+    ELSIF subject ~ (space || '|' || control) THEN
         RAISE EXCEPTION 'twinbox: subject "%" has white space or control characters', subject
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF subject ~ '[*>]' THEN
@@ -116,7 +119,7 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value';
         ELSIF octet_length(key) > 1024 THEN
             RAISE EXCEPTION 'twinbox: key is longer than 1024 bytes' USING ERRCODE = 'invalid_parameter_value';
-        ELSIF key ~ '[[:cntrl:]]' OR key ~ '^[[:space:]]|[[:space:]]$' THEN
+        ELSIF key ~ control OR key ~ ('^' || space || '|' || space || '$') THEN
             RAISE EXCEPTION 'twinbox: key "%" has control characters, or white space at an end', key
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
@@ -139,10 +142,10 @@ BEGIN
         ELSIF header.name !~ '^[!-9;-~]+$' THEN
             RAISE EXCEPTION 'twinbox: header "%" is no header name: use printable ASCII without a colon', header.name
                 USING ERRCODE = 'invalid_parameter_value';
-        ELSIF lower(header.name) LIKE 'nats-%' OR lower(header.name) LIKE 'twinbox-%' THEN
+        ELSIF lower(header.name COLLATE "C") LIKE ANY (ARRAY['nats-%', 'twinbox-%']) THEN
             RAISE EXCEPTION 'twinbox: header "%" is reserved: names may not begin with Nats- or Twinbox-', header.name
                 USING ERRCODE = 'invalid_parameter_value';
-        ELSIF replace(header.value #>> '{}', E'\t', '') ~ '[[:cntrl:]]' THEN
+        ELSIF replace(header.value #>> '{}', E'\t', '') ~ control THEN
             RAISE EXCEPTION 'twinbox: header "%" has a value with control characters', header.name
                 USING ERRCODE = 'invalid_parameter_value';
         ELSIF bytes > 60 * 1024 THEN

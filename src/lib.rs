@@ -8,11 +8,19 @@
 pub mod broker;
 pub mod config;
 pub mod dead_letter;
+#[cfg(feature = "embedded")]
+pub mod embedded;
+mod error_text;
 mod message;
 pub mod outbox;
+pub mod pruner;
 pub mod store;
-mod telemetry;
+pub mod supervisor;
+pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 
+pub use error_text::with_causes;
 pub use message::{
     Headers, InvalidMessage, MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_SUBJECT_BYTES, Message, header,
 };

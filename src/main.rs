@@ -1,2 +1,7 @@
-//! The `twinbox` command.
-fn main() {}
+//! The `twinbox` command: the daemon beside a service in any language, and the tools around it.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -41,10 +41,10 @@ impl std::fmt::Display for SecretUrl {
                 f.write_str(",")?;
             }
             match url::Url::parse(part) {
-                Ok(url) => f.write_str(&masked(url))?,
+                Ok(url) if url.has_host() => f.write_str(&masked(url))?,
                 // What can't be read may hold a secret anywhere.
-                Err(_) if part.contains('@') || part.contains("password") => f.write_str("***")?,
-                Err(_) => f.write_str(part)?,
+                _ if part.contains('@') || part.contains("password") => f.write_str("***")?,
+                _ => f.write_str(part)?,
             }
         }
         Ok(())

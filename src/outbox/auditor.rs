@@ -104,7 +104,10 @@ impl Auditor {
             Some(latest) if latest.sequence >= sequence => {}
             Some(latest) => *latest = Latest { sequence, dedup_id },
             None => {
-                let above = self.marks.get(&delivered.stream).is_none_or(|mark| mark.sequence < sequence);
+                let above = self
+                    .marks
+                    .get(&delivered.stream)
+                    .is_none_or(|mark| mark.sequence < sequence);
                 if above {
                     self.latest
                         .insert(delivered.stream.clone(), Latest { sequence, dedup_id });
@@ -129,7 +132,10 @@ impl Auditor {
 
     /// Whether it is time for a comparison.
     pub(crate) fn is_due(&self) -> bool {
-        self.has_reconnected() || self.audited.is_none_or(|audited| audited.elapsed() >= self.interval)
+        self.has_reconnected()
+            || self
+                .audited
+                .is_none_or(|audited| audited.elapsed() >= self.interval)
     }
 
     /// Compares. A stream that is absent has lost nothing yet: where would it be published again?

@@ -48,10 +48,7 @@ pub(crate) async fn deliver(
 /// Where it can't be told although there is a connection (a missing permission looks like no answer), the message
 /// counts as gone: a copy too many is met by the inbox.
 async fn is_there(publisher: &dyn Publisher, delivered: &Delivered) -> Result<bool, PublishError> {
-    match publisher
-        .dedup_id_at(&delivered.stream, delivered.sequence)
-        .await
-    {
+    match publisher.dedup_id_at(&delivered.stream, delivered.sequence).await {
         Ok(found) => Ok(found.is_some_and(|id| id == delivered.dedup_id.to_string())),
         Err(_) if publisher.is_connected() => Ok(false),
         Err(error) => Err(PublishError::Outage(error.to_string())),

@@ -19,7 +19,9 @@ pub enum EnqueueError {
         source: InvalidMessage,
     },
     /// The schema is missing, or another one than was named.
-    #[error("schema {schema} has no outbox of this version: run `twinbox migrate`, or name the schema it has")]
+    #[error(
+        "schema {schema} has no outbox of this version: run `twinbox migrate`, or name the schema it has"
+    )]
     NotMigrated {
         /// The schema.
         schema: String,

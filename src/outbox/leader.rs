@@ -117,12 +117,11 @@ impl<'a> Leader<'a> {
         ends.cancel();
         // It ends after the save in hand, which is never cut off. A database that does not answer must not keep a holder
         // whose lease is over from giving up its connection to the broker.
-        if self.clock.holds() || led.is_ok() {
-            if let Err(join) = saver.await
-                && join.is_panic()
-            {
-                std::panic::resume_unwind(join.into_panic());
-            }
+        if (self.clock.holds() || led.is_ok())
+            && let Err(join) = saver.await
+            && join.is_panic()
+        {
+            std::panic::resume_unwind(join.into_panic());
         }
         if led.is_ok() {
             self.term.lock().await.release().await?;
@@ -264,7 +263,9 @@ impl<'a> Leader<'a> {
             clock: &self.clock,
             progress: &self.progress,
         };
-        let release_is_due = self.released.is_none_or(|released| released.elapsed() >= RELEASE_PAUSE);
+        let release_is_due = self
+            .released
+            .is_none_or(|released| released.elapsed() >= RELEASE_PAUSE);
         if self.any_letters && release_is_due {
             self.released_through = requeue.release(&mut self.routes, &self.released_through).await?;
             self.released = Some(Instant::now());

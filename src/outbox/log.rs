@@ -196,10 +196,12 @@ pub(crate) async fn has_foreign_rows(connection: &mut PgConnection, store: &Stor
 
 /// The last id that the sequence gave out.
 pub(crate) async fn last_id(connection: &mut PgConnection, store: &Store) -> sqlx::Result<i64> {
-    sqlx::query_scalar(store.sql("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {s}.outbox_id_seq"))
-        .persistent(false)
-        .fetch_one(connection)
-        .await
+    sqlx::query_scalar(
+        store.sql("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {s}.outbox_id_seq"),
+    )
+    .persistent(false)
+    .fetch_one(connection)
+    .await
 }
 
 /// Of the first rows after an id, deletes those that are old enough and settled for every relay. Returns how many rows
@@ -233,5 +235,9 @@ pub(crate) async fn delete_settled(
     .bind(older_than.as_secs_f64())
     .fetch_one(connection)
     .await?;
-    Ok((row.try_get("looked_at")?, row.try_get("deleted")?, row.try_get("last")?))
+    Ok((
+        row.try_get("looked_at")?,
+        row.try_get("deleted")?,
+        row.try_get("last")?,
+    ))
 }

@@ -43,7 +43,8 @@ impl Pace {
 
     /// Whether polls have been in vain for so long that it is time to sleep.
     pub(crate) fn is_sleepy(&self) -> bool {
-        self.idle_since.is_some_and(|since| since.elapsed() >= self.sleep_after)
+        self.idle_since
+            .is_some_and(|since| since.elapsed() >= self.sleep_after)
     }
 }
 

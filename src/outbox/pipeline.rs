@@ -257,7 +257,9 @@ impl<'a> Pipeline<'a> {
             return;
         }
         while self.in_flight.len() < self.window() && self.tools.clock.holds() {
-            let Some(number) = self.ready.pop_front() else { return };
+            let Some(number) = self.ready.pop_front() else {
+                return;
+            };
             let Some(row) = self.slots.row(number).cloned() else {
                 continue;
             };
@@ -292,7 +294,10 @@ impl<'a> Pipeline<'a> {
         let last = self.sequences.get(&delivered.stream);
         match last {
             Some(last) if !delivered.duplicate && delivered.sequence <= *last => {
-                let why = format!("a new message got {}, and {last} was acknowledged", delivered.sequence);
+                let why = format!(
+                    "a new message got {}, and {last} was acknowledged",
+                    delivered.sequence
+                );
                 if self.losses.is_empty() {
                     self.losses.push(Loss {
                         stream: delivered.stream.clone(),

@@ -54,7 +54,9 @@ async fn rebase(store: &Store) -> Result<(), StoreError> {
     .await?;
     let cluster: String = row.try_get("cluster")?;
     let xid_text: String = row.try_get("xid")?;
-    let xid: u64 = xid_text.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+    let xid: u64 = xid_text
+        .parse()
+        .map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
     let seen: Snapshot = relay_table::snapshot_of(&row, "snapshot")?;
     let snapshot = seen.without(xid);
     let last_id = log::last_id(&mut transaction, store).await?;

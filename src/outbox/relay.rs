@@ -225,7 +225,12 @@ impl Relay {
                 Ok(())
             }
             Err(TermError::Replaced) => {
-                tracing::warn!(relay = self.settings.name, epoch, "{}: beginning anew", TermError::Replaced);
+                tracing::warn!(
+                    relay = self.settings.name,
+                    epoch,
+                    "{}: beginning anew",
+                    TermError::Replaced
+                );
                 Ok(())
             }
             Err(TermError::Store(error)) => Err(error),

@@ -328,10 +328,12 @@ fn cursor_of(row: &PgRow) -> sqlx::Result<Cursor> {
 pub(crate) fn snapshot_of(row: &PgRow, column: &str) -> sqlx::Result<Snapshot> {
     row.try_get::<&str, _>(column)?
         .parse()
-        .map_err(|error: super::snapshot::InvalidSnapshot| sqlx::Error::ColumnDecode {
-            index: column.to_owned(),
-            source: Box::new(error),
-        })
+        .map_err(
+            |error: super::snapshot::InvalidSnapshot| sqlx::Error::ColumnDecode {
+                index: column.to_owned(),
+                source: Box::new(error),
+            },
+        )
 }
 
 pub(crate) use status::{RelayRow, all};

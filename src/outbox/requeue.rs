@@ -164,7 +164,12 @@ impl Requeue<'_> {
         transaction.commit().await?;
         self.progress.published_beside(stored + already_there);
         if stored + already_there + put_back > 0 {
-            tracing::info!(stored, already_there, put_back, "requeued messages were published");
+            tracing::info!(
+                stored,
+                already_there,
+                put_back,
+                "requeued messages were published"
+            );
         }
         Ok(())
     }
@@ -192,13 +197,22 @@ impl Requeue<'_> {
                         .await?;
                     transaction.commit().await?;
                     routes.is_covered(subject);
-                    tracing::info!(subject, stream, released, "a stream covers the subject: releasing what was parked");
+                    tracing::info!(
+                        subject,
+                        stream,
+                        released,
+                        "a stream covers the subject: releasing what was parked"
+                    );
                 }
                 Ok(None) => routes.is_parked_already(subject),
                 Err(_) => break,
             }
         }
         let whole_round = subjects.len() < usize::try_from(SUBJECTS).unwrap_or(0);
-        Ok(subjects.into_iter().next_back().filter(|_| !whole_round).unwrap_or_default())
+        Ok(subjects
+            .into_iter()
+            .next_back()
+            .filter(|_| !whole_round)
+            .unwrap_or_default())
     }
 }

@@ -68,7 +68,11 @@ impl Routes {
 
     /// Whether a message of the subject is parked without being tried.
     pub(crate) fn parks(&self, subject: &str) -> bool {
-        !self.uncovered.is_empty() && self.uncovered.get(subject).is_some_and(|uncovered| uncovered.parked)
+        !self.uncovered.is_empty()
+            && self
+                .uncovered
+                .get(subject)
+                .is_some_and(|uncovered| uncovered.parked)
     }
 
     /// A stream covers the subject.

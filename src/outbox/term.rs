@@ -188,7 +188,12 @@ impl Term {
         }
         let same = seen.same_cluster
             && seen.settled == self.saved.settled.snapshot.to_string()
-            && seen.target == self.saved.target.as_ref().map(|target| target.snapshot.to_string());
+            && seen.target
+                == self
+                    .saved
+                    .target
+                    .as_ref()
+                    .map(|target| target.snapshot.to_string());
         if !same {
             self.clock.end();
             return Err(TermError::Replaced);
@@ -371,7 +376,9 @@ impl Term {
     }
 
     fn is_saved(&mut self, asked: Instant, saving: Saving) {
-        self.progress.published.fetch_sub(saving.published, Ordering::Relaxed);
+        self.progress
+            .published
+            .fetch_sub(saving.published, Ordering::Relaxed);
         self.saved = self.cursor.clone();
         self.is_unsure = false;
         self.renewed = asked;

@@ -1,10 +1,10 @@
 //! A connection to NATS that can be given up and made anew.
 
-use super::refusal;
 use crate::broker::BrokerError;
 use crate::config::NatsSettings;
+use crate::error_text::with_causes;
 use async_nats::jetstream;
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use secrecy::ExposeSecret as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -97,6 +97,16 @@ impl Nats {
     }
 }
 
+/// The servers of `nats.url`, which has commas between them.
+fn addresses(settings: &NatsSettings) -> impl Iterator<Item = &str> {
+    settings
+        .url
+        .expose_secret()
+        .split(',')
+        .map(str::trim)
+        .filter(|address| !address.is_empty())
+}
+
 async fn connect(settings: &NatsSettings, name: &str) -> Result<Connection, BrokerError> {
     let url = settings.url.expose_secret();
     let servers: Vec<&str> = url
@@ -108,7 +118,7 @@ async fn connect(settings: &NatsSettings, name: &str) -> Result<Connection, Brok
         .await?
         .connect(servers.as_slice())
         .await
-        .map_err(|error| BrokerError::Refused(format!("{}: {}", settings.url, refusal::chain(&error))))?;
+        .map_err(|error| BrokerError::Refused(format!("{}: {}", settings.url, with_causes(&error))))?;
     let builder = jetstream::ContextBuilder::new()
         .timeout(settings.publish_timeout)
         .max_ack_inflight(MAX_ACK_IN_FLIGHT);
@@ -143,6 +153,19 @@ async fn options(settings: &NatsSettings, name: &str) -> Result<ConnectOptions, 
         let seed = std::fs::read_to_string(path).map_err(|error| unreadable(&what, error))?;
         options = options.nkey(seed.trim().to_owned());
     }
+    for address in addresses(settings) {
+        // The client reads an address's user and password, but does not send them.
+        let Ok(address) = address.parse::<ServerAddr>() else {
+            continue;
+        };
+        match (address.username(), address.password()) {
+            (Some(user), Some(password)) => {
+                options = options.user_and_password(decoded(user), decoded(password))
+            }
+            (Some(token), None) => options = options.token(decoded(token)),
+            (None, _) => {}
+        }
+    }
     if let Some(token) = &settings.token {
         options = options.token(token.expose_secret().to_owned());
     }
@@ -159,6 +182,13 @@ async fn options(settings: &NatsSettings, name: &str) -> Result<ConnectOptions, 
         options = options.custom_inbox_prefix(prefix);
     }
     Ok(options)
+}
+
+/// A part of a URL as it was meant: with no per cent signs for what can't stand there.
+fn decoded(part: &str) -> String {
+    percent_encoding::percent_decode_str(part)
+        .decode_utf8_lossy()
+        .into_owned()
 }
 
 fn log_event(connection: &str, event: &Event) {

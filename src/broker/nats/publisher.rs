@@ -3,8 +3,9 @@
 use super::connection::Connection;
 use super::{Nats, headers, refusal};
 use crate::broker::{BrokerError, Outgoing, PublishError, Publisher, Receipt, StreamId, StreamState};
+use crate::error_text::with_causes;
 use crate::message::{InvalidMessage, header};
-use async_nats::jetstream::context::{GetStreamByNameErrorKind, PublishErrorKind, RequestErrorKind};
+use async_nats::jetstream::context::{GetStreamByNameErrorKind, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{self, RawMessageErrorKind, RetentionPolicy};
 use async_nats::jetstream::{ErrorCode, context};
@@ -73,7 +74,7 @@ impl Publisher for Nats {
                     Ok(Some(id.unwrap_or_default()))
                 }
                 Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => Ok(None),
-                Err(error) => Err(refusal::of_error(&error)),
+                Err(error) => Err(refusal::of_read(&error)),
             }
         }
         .boxed()
@@ -134,10 +135,10 @@ async fn classify(
             }
             Err(error) => PublishError::Outage(error.to_string()),
         },
-        PublishErrorKind::MaxPayloadExceeded => PublishError::Unpublishable(refusal::chain(error)),
+        PublishErrorKind::MaxPayloadExceeded => PublishError::Unpublishable(with_causes(error)),
         _ => match refusal::api_error(error) {
-            Some(api) if refusal::is_permanent(api) => PublishError::Unpublishable(refusal::chain(error)),
-            _ => PublishError::Outage(refusal::chain(error)),
+            Some(api) if refusal::is_permanent(api) => PublishError::Unpublishable(with_causes(error)),
+            _ => PublishError::Outage(with_causes(error)),
         },
     }
 }
@@ -168,9 +169,8 @@ pub(super) async fn stream_info(
     match answer {
         Ok(Response::Ok(info)) => Ok(Some(info)),
         Ok(Response::Err { error }) if error.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
-        Ok(Response::Err { error }) => Err(refusal::of_error(&error)),
-        Err(error) if error.kind() == RequestErrorKind::Other => Err(refusal::of_error(&error)),
-        Err(error) => Err(refusal::of_request(&error)),
+        Ok(Response::Err { error }) => Err(refusal::of_api(&error)),
+        Err(error) => Err(refusal::of_error(&error)),
     }
 }
 

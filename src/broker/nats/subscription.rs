@@ -53,7 +53,7 @@ impl NatsSubscription {
             .jetstream
             .get_consumer_from_stream(self.name(), &self.stream)
             .await
-            .map_err(|error| refusal::of_error(&error))
+            .map_err(|error| refusal::of_consumer(&error))
     }
 
     async fn stream_id(&self) -> Result<StreamId, BrokerError> {
@@ -132,7 +132,7 @@ impl Subscription for NatsSubscription {
                         }
                         Ok(_) => None,
                         Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => None,
-                        Err(error) => Some(Err(refusal::of_error(&error))),
+                        Err(error) => Some(Err(refusal::of_read(&error))),
                     };
                     std::future::ready(message)
                 });
@@ -168,11 +168,11 @@ impl Subscription for NatsSubscription {
             jetstream
                 .delete_consumer_from_stream(self.name(), &self.stream)
                 .await
-                .map_err(|error| refusal::of_error(&error))?;
+                .map_err(|error| refusal::of_consumer(&error))?;
             jetstream
                 .create_consumer_on_stream(self.config.clone(), &self.stream)
                 .await
-                .map_err(|error| refusal::of_error(&error))?;
+                .map_err(|error| refusal::of_consumer(&error))?;
             Ok(())
         }
         .boxed()

@@ -50,7 +50,7 @@ impl Nats {
                         settings.name, settings.subjects
                     )))
                 }
-                _ => Err(refusal::of_error(&error)),
+                _ => Err(refusal::of_create_stream(&error)),
             },
         }
     }
@@ -71,11 +71,11 @@ impl Nats {
             .await;
         let findings = match present {
             Ok(consumer) => check_consumer(settings, &wanted, &consumer.cached_info().config),
-            Err(error) if is_absent(&error) => {
+            Err(error) if refusal::is_consumer_absent(&error) => {
                 jetstream
                     .create_consumer_on_stream(wanted.clone(), &settings.stream)
                     .await
-                    .map_err(|error| refusal::of_error(&error))?;
+                    .map_err(|error| refusal::of_consumer(&error))?;
                 tracing::info!(
                     consumer = settings.name,
                     stream = settings.stream,
@@ -83,7 +83,7 @@ impl Nats {
                 );
                 Vec::new()
             }
-            Err(error) => return Err(refusal::of_error(&error)),
+            Err(error) => return Err(refusal::of_consumer(&error)),
         };
         let subscription = NatsSubscription {
             nats: self.clone(),
@@ -94,10 +94,6 @@ impl Nats {
         };
         Ok((subscription, findings))
     }
-}
-
-fn is_absent(error: &async_nats::jetstream::stream::ConsumerError) -> bool {
-    refusal::api_error(error).is_some_and(|api| api.error_code() == ErrorCode::CONSUMER_NOT_FOUND)
 }
 
 fn stream_config(settings: &StreamSettings) -> stream::Config {

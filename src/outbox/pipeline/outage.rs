@@ -15,7 +15,10 @@ impl Pipeline<'_> {
             return;
         }
         if !self.probing {
-            tracing::warn!(why, "the broker does not take messages: holding them until it does");
+            tracing::warn!(
+                why,
+                "the broker does not take messages: holding them until it does"
+            );
         }
         self.probing = true;
         self.hold = Some(Instant::now() + self.backoff.next());

@@ -71,8 +71,11 @@ impl Pipeline<'_> {
 
     fn take_held(&mut self, subject: &str) -> Vec<u64> {
         let slots = &self.slots;
-        let is_of_subject =
-            |number: &u64| slots.row(*number).is_some_and(|row| row.parcel.message.subject == subject);
+        let is_of_subject = |number: &u64| {
+            slots
+                .row(*number)
+                .is_some_and(|row| row.parcel.message.subject == subject)
+        };
         let (taken, stay) = self.held.iter().copied().partition(is_of_subject);
         self.held = stay;
         taken

@@ -1,0 +1,76 @@
+//! The command line, one file a command.
+//!
+//! What a command found goes to standard output, for people or (`--json`) for programs; errors go to standard error, on
+//! one line that says what to do.
+
+mod config;
+mod dead;
+
+mod migrate;
+mod output;
+mod settings;
+
+use clap::{Parser, Subcommand};
+use output::Output;
+use settings::SettingsArgs;
+use std::process::ExitCode;
+
+/// Exit status of a configuration error (sysexits.h, EX_CONFIG).
+const EXIT_CONFIGURATION: u8 = 78;
+
+/// Outbox and inbox for PostgreSQL and NATS JetStream.
+///
+/// A message enqueued in a committed transaction is published at least once; its business effect, as far as it lies in
+/// the consumer's database transaction, is applied exactly once. Together: effectively-once processing.
+///
+/// To see it: `twinbox demo`. Next to a service: `twinbox migrate`, then `twinbox run`.
+#[derive(Debug, Parser)]
+#[command(name = "twinbox", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(flatten)]
+    settings: SettingsArgs,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Migrate(migrate::Migrate),
+
+    Dead(dead::Dead),
+    Config(config::Config),
+}
+
+/// A command's own errors: their text says what to do.
+type CommandError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs the command and returns its exit status.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    match runtime.block_on(cli.command.run(&cli.settings)) {
+        Ok(status) => status,
+        Err(error) => fail(error.as_ref()),
+    }
+}
+
+impl Command {
+    async fn run(&self, settings: &SettingsArgs) -> Result<ExitCode, CommandError> {
+        match self {
+            Self::Migrate(command) => command.run(settings).await,
+
+            Self::Dead(command) => command.run(settings).await,
+            Self::Config(command) => command.run(settings),
+        }
+    }
+}
+
+fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    eprintln!("twinbox: {}", twinbox::with_causes(error));
+    let configuration = error.is::<twinbox::config::ConfigError>();
+    ExitCode::from(if configuration { EXIT_CONFIGURATION } else { 1 })
+}

@@ -1,0 +1,37 @@
+//! The relay, under supervision.
+
+use super::foundation::Foundation;
+use crate::outbox::{Relay, RelayControl, RelayHealth};
+use crate::supervisor::{WorkContext, WorkError};
+use std::sync::Arc;
+
+pub(super) async fn run(foundation: Arc<Foundation>, context: WorkContext) -> Result<(), WorkError> {
+    if !foundation.database(&context).await? {
+        return Ok(());
+    }
+    let Some(nats) = foundation.broker(&context).await? else { return Ok(()) };
+    let control = RelayControl::new(context.drain().clone());
+    let relay = Relay::new(foundation.store.clone(), nats, foundation.settings.relay.clone());
+    let mut health = control.health();
+    let running = relay.run(control.clone());
+    tokio::pin!(running);
+    loop {
+        tokio::select! {
+            ended = &mut running => return ended.map_err(WorkError::failed),
+            changed = health.changed() => if changed.is_ok() {
+                show(&context, &health.borrow_and_update());
+            },
+            () = context.nudged() => control.nudge(),
+        }
+    }
+}
+
+fn show(context: &WorkContext, health: &RelayHealth) {
+    context.beat();
+    context.busy(health.pending > 0);
+    context.in_hand(format!("outbox row {} settled, about {} pending", health.position, health.pending));
+    match &health.reason {
+        Some(reason) if !health.ready => context.not_ready(reason),
+        _ => context.ready(),
+    }
+}

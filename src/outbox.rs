@@ -40,6 +40,7 @@ mod row;
 mod slots;
 mod snapshot;
 mod status;
+mod task;
 mod term;
 
 pub use enqueue::{EnqueueError, Outbox};

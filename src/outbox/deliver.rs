@@ -1,5 +1,6 @@
 //! One message to the broker, so that it is there afterwards.
 
+use super::lease::LeaseClock;
 use super::row::{DedupId, Parcel};
 use crate::broker::{PublishError, Publisher};
 
@@ -18,13 +19,20 @@ const MOST_RENEWALS: u32 = 100;
 
 /// Publishes a message. With `verify`, the broker's word that it is a duplicate is not enough: the first copy is looked
 /// up, and if it is gone, the message is published under a fresh deduplication id.
+///
+/// Nothing leaves once the lease is over, also where time has passed between the making of this future and its first
+/// poll: a process may be stopped anywhere.
 pub(crate) async fn deliver(
     publisher: &dyn Publisher,
+    clock: &LeaseClock,
     parcel: &Parcel,
     verify: bool,
 ) -> Result<Delivered, PublishError> {
     let mut dedup_id = DedupId::first(parcel.message_id);
     loop {
+        if !clock.holds() {
+            return Err(PublishError::Outage("the lease is over".to_owned()));
+        }
         let receipt = publisher.publish(parcel.outgoing(dedup_id)).await?;
         let delivered = Delivered {
             stream: receipt.stream,

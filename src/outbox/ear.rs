@@ -4,13 +4,14 @@
 //! that only looks alive), so the relay notifies itself from time to time and expects to hear it.
 
 use super::pace::Backoff;
+use super::task::Task;
 use crate::store::Store;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// How often the relay notifies itself while it sleeps.
@@ -18,7 +19,7 @@ const PROBE_PAUSE: Duration = Duration::from_secs(30);
 /// How long that may take to be heard.
 const PROBE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A LISTEN in the background. It ends when this is dropped.
+/// A LISTEN in the background.
 pub(crate) struct Ear {
     store: Store,
     shared: Arc<Shared>,
@@ -26,7 +27,8 @@ pub(crate) struct Ear {
     sent: u64,
     sent_at: Option<Instant>,
     complained: bool,
-    _ends: DropGuard,
+    ends: CancellationToken,
+    task: Task<()>,
 }
 
 #[derive(Default)]
@@ -45,7 +47,7 @@ impl Ear {
         let shared = Arc::new(Shared::default());
         let ends = CancellationToken::new();
         let probe = format!("probe {}", Uuid::now_v7());
-        tokio::spawn(listen(store.clone(), shared.clone(), probe.clone(), ends.clone()));
+        let task = Task::start(listen(store.clone(), shared.clone(), probe.clone(), ends.clone()));
         Self {
             store: store.clone(),
             shared,
@@ -53,8 +55,15 @@ impl Ear {
             sent: 0,
             sent_at: None,
             complained: false,
-            _ends: ends.drop_guard(),
+            ends,
+            task,
         }
+    }
+
+    /// Ends it.
+    pub(crate) async fn close(self) {
+        self.ends.cancel();
+        self.task.joined().await;
     }
 
     /// Whether there is a connection that listens.
@@ -110,27 +119,32 @@ impl Ear {
 
 async fn listen(store: Store, shared: Arc<Shared>, probe: String, ends: CancellationToken) {
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
-    while !ends.is_cancelled() {
-        match connect(&store).await {
-            Ok(mut listener) => {
-                backoff.reset();
-                shared.listening.store(true, Ordering::Relaxed);
-                // What was notified before is lost: look at once.
-                shared.heard.notify_one();
-                // Nothing is at stake in this connection, so that what waits on it may be dropped.
-                tokio::select! {
-                    () = hear(&mut listener, &shared, &probe) => {}
-                    () = shared.renew.notified() => {}
-                    () = ends.cancelled() => return,
-                }
-            }
-            Err(error) => tracing::debug!(%error, "can't listen"),
+    loop {
+        // Nothing is at stake in this connection, so that what waits on it may be dropped.
+        tokio::select! {
+            () = listen_once(&store, &shared, &probe, &mut backoff) => {}
+            () = shared.renew.notified() => {}
+            () = ends.cancelled() => return,
         }
         shared.listening.store(false, Ordering::Relaxed);
         tokio::select! {
             () = tokio::time::sleep(backoff.next()) => {}
             () = ends.cancelled() => return,
         }
+    }
+}
+
+/// Until the connection is lost.
+async fn listen_once(store: &Store, shared: &Shared, probe: &str, backoff: &mut Backoff) {
+    match connect(store).await {
+        Ok(mut listener) => {
+            backoff.reset();
+            shared.listening.store(true, Ordering::Relaxed);
+            // What was notified before is lost: look at once.
+            shared.heard.notify_one();
+            hear(&mut listener, shared, probe).await;
+        }
+        Err(error) => tracing::debug!(%error, "can't listen"),
     }
 }
 
@@ -146,7 +160,6 @@ async fn connect(store: &Store) -> sqlx::Result<PgListener> {
     Ok(listener)
 }
 
-/// Until the connection is lost.
 async fn hear(listener: &mut PgListener, shared: &Shared, probe: &str) {
     loop {
         match listener.try_recv().await {

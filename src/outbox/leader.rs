@@ -11,6 +11,7 @@ use super::pipeline::{LegEnd, Pipeline, Tools};
 use super::reader::Reader;
 use super::requeue::{Requeue, Round};
 use super::routes::Routes;
+use super::task::Task;
 use super::term::{Found, Progress, Term, TermError};
 use crate::broker::Publisher;
 use crate::config::RelaySettings;
@@ -108,7 +109,7 @@ impl<'a> Leader<'a> {
     /// Why the term is over. Nothing is in flight any more that a later term could meet.
     pub(crate) async fn lead(&mut self) -> Result<(), TermError> {
         let ends = CancellationToken::new();
-        let saver = tokio::spawn(save_from_time_to_time(
+        let saver = Task::start(save_from_time_to_time(
             self.term.clone(),
             self.clock.clone(),
             ends.clone(),
@@ -117,11 +118,11 @@ impl<'a> Leader<'a> {
         ends.cancel();
         // It ends after the save in hand, which is never cut off. A database that does not answer must not keep a holder
         // whose lease is over from giving up its connection to the broker.
-        if (self.clock.holds() || led.is_ok())
-            && let Err(join) = saver.await
-            && join.is_panic()
-        {
-            std::panic::resume_unwind(join.into_panic());
+        if self.clock.holds() || led.is_ok() {
+            saver.joined().await;
+        }
+        if let Some(ear) = self.ear.take() {
+            ear.close().await;
         }
         if led.is_ok() {
             self.term.lock().await.release().await?;

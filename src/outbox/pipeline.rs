@@ -20,7 +20,6 @@ use super::term::{Progress, Term, TermError};
 use crate::broker::{PublishError, Publisher};
 use crate::config::RelaySettings;
 use crate::dead_letter::{Reason, Table};
-use crate::store::StoreError;
 use burial::Condemned;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -63,7 +62,7 @@ pub(crate) struct Tools<'a> {
     pub(crate) routes: &'a mut Routes,
     pub(crate) auditor: &'a mut Auditor,
     pub(crate) term: &'a Mutex<Term>,
-    pub(crate) clock: &'a LeaseClock,
+    pub(crate) clock: &'a Arc<LeaseClock>,
     pub(crate) progress: &'a Progress,
     /// Duplicates among rows up to this id are looked up.
     pub(crate) verify_through: i64,
@@ -151,7 +150,8 @@ impl<'a> Pipeline<'a> {
                 continue;
             }
             if self.is_closing() && self.in_flight.is_empty() {
-                stop.store(true, Ordering::Relaxed);
+                drop(reading.batches);
+                reading.ended.joined().await.transpose()?;
                 let end = if self.losses.is_empty() {
                     LegEnd::Drained
                 } else {
@@ -160,9 +160,9 @@ impl<'a> Pipeline<'a> {
                 return Ok((end, self.buried));
             }
             if self.reading_ended && self.slots.is_empty() {
-                let end = match joined(reading.ended.await)? {
-                    ReadEnd::Exhausted => LegEnd::Exhausted,
-                    ReadEnd::Stopped => LegEnd::Break,
+                let end = match reading.ended.joined().await.transpose()? {
+                    Some(ReadEnd::Exhausted) => LegEnd::Exhausted,
+                    Some(ReadEnd::Stopped) | None => LegEnd::Break,
                 };
                 return Ok((end, self.buried));
             }
@@ -263,10 +263,10 @@ impl<'a> Pipeline<'a> {
             let Some(row) = self.slots.row(number).cloned() else {
                 continue;
             };
-            let publisher = self.tools.publisher.clone();
+            let (publisher, clock) = (self.tools.publisher.clone(), self.tools.clock.clone());
             let verify = row.id <= self.tools.verify_through;
             self.in_flight.push(Box::pin(async move {
-                (number, deliver(&*publisher, &row.parcel, verify).await)
+                (number, deliver(&*publisher, &clock, &row.parcel, verify).await)
             }));
         }
     }
@@ -343,14 +343,5 @@ impl<'a> Pipeline<'a> {
         if let Some(advance) = self.slots.settle(number, published) {
             self.tools.progress.advance(advance.position, advance.published);
         }
-    }
-}
-
-fn joined(ended: Result<Result<ReadEnd, StoreError>, tokio::task::JoinError>) -> Result<ReadEnd, TermError> {
-    match ended {
-        Ok(read) => Ok(read?),
-        Err(join) if join.is_panic() => std::panic::resume_unwind(join.into_panic()),
-        // The runtime is going down.
-        Err(_) => Ok(ReadEnd::Stopped),
     }
 }

@@ -3,6 +3,7 @@
 use super::cursor::Span;
 use super::log::{Log, Page};
 use super::row::LogRow;
+use super::task::Task;
 use crate::config::RelaySettings;
 use crate::dead_letter::Table;
 use crate::store::{Store, StoreError};
@@ -10,7 +11,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 /// Pages that wait to be taken; beside them one in the reader's hands.
 const PAGES_AHEAD: usize = 1;
@@ -47,7 +47,7 @@ pub(crate) struct Reader {
 /// A reader at work, on a task of its own.
 pub(crate) struct Reading {
     pub(crate) batches: mpsc::Receiver<Batch>,
-    pub(crate) ended: JoinHandle<Result<ReadEnd, StoreError>>,
+    pub(crate) ended: Task<Result<ReadEnd, StoreError>>,
 }
 
 impl Reader {
@@ -66,7 +66,7 @@ impl Reader {
     /// Begins to read.
     pub(crate) fn start(self, span: Span) -> Reading {
         let (sender, batches) = mpsc::channel(PAGES_AHEAD);
-        let ended = tokio::spawn(self.read(span, sender));
+        let ended = Task::start(self.read(span, sender));
         Reading { batches, ended }
     }
 

@@ -6,6 +6,7 @@ use super::lease::standby_pause;
 use super::pace::Backoff;
 use super::rebase::rebase_if_restored;
 use super::relay_table::RelayTable;
+use super::task::Task;
 use super::term::{Term, TermError};
 use crate::broker::Publisher;
 use crate::config::RelaySettings;
@@ -102,12 +103,7 @@ impl Relay {
     pub async fn run(self, control: RelayControl) -> Result<(), RelayError> {
         // Its work is on a task that nobody aborts: a future that is dropped inside a transaction would poison the pool.
         let (control, _drains_when_dropped) = control.into_guarded();
-        match tokio::spawn(self.work(control)).await {
-            Ok(ended) => ended,
-            Err(join) if join.is_panic() => std::panic::resume_unwind(join.into_panic()),
-            // The runtime is going down.
-            Err(_) => Ok(()),
-        }
+        Task::start(self.work(control)).joined().await.unwrap_or(Ok(()))
     }
 
     async fn work(self, control: RelayControl) -> Result<(), RelayError> {

@@ -114,7 +114,7 @@ impl Requeue<'_> {
             let (id, runs, subject) = (letter.id, letter.runs, letter.subject.clone());
             let parcel = Parcel::from(letter);
             let outcome = match parcel.message.validate() {
-                Ok(()) => deliver(&**self.publisher, &parcel, true).await,
+                Ok(()) => deliver(&**self.publisher, self.clock, &parcel, true).await,
                 Err(fault) => Err(PublishError::Unpublishable(fault.to_string())),
             };
             let failed = outcome.is_err();

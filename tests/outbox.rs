@@ -1,0 +1,19 @@
+//! The outbox, from enqueue to stream, against real servers.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
+
+#[path = "outbox/bench.rs"]
+mod bench;
+#[path = "outbox/crash.rs"]
+mod crash;
+#[path = "outbox/enqueue.rs"]
+mod enqueue;
+#[path = "outbox/lease.rs"]
+mod lease;
+#[path = "outbox/order.rs"]
+mod order;
+#[path = "outbox/publishers.rs"]
+mod publishers;

@@ -13,7 +13,13 @@ mod crash;
 mod enqueue;
 #[path = "outbox/lease.rs"]
 mod lease;
+#[path = "outbox/letters.rs"]
+mod letters;
+#[path = "outbox/loss.rs"]
+mod loss;
 #[path = "outbox/order.rs"]
 mod order;
+#[path = "outbox/outage.rs"]
+mod outage;
 #[path = "outbox/publishers.rs"]
 mod publishers;

@@ -99,6 +99,14 @@ impl Ear {
         }
     }
 
+    /// When there is something to check.
+    pub(crate) fn next_check(&self) -> Duration {
+        let heard = self.shared.probes.load(Ordering::Relaxed) >= self.sent;
+        let pause = if heard { PROBE_PAUSE } else { PROBE_PATIENCE };
+        self.sent_at
+            .map_or(Duration::ZERO, |sent_at| pause.saturating_sub(sent_at.elapsed()))
+    }
+
     async fn send_probe(&mut self) {
         if !self.is_listening() {
             return;

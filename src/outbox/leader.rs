@@ -343,7 +343,7 @@ impl<'a> Leader<'a> {
                 ear.check().await;
             }
             pause = if ear.is_listening() {
-                self.settings.poll_max
+                self.settings.poll_max.min(ear.next_check())
             } else {
                 self.settings.poll_max.min(DEAF_PAUSE)
             };

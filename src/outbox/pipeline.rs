@@ -253,8 +253,11 @@ impl<'a> Pipeline<'a> {
     }
 
     fn send(&mut self) {
-        if self.is_closing() || self.hold.is_some() {
+        if self.is_closing() || self.hold.is_some() || self.ready.is_empty() {
             return;
+        }
+        if !self.tools.publisher.is_connected() {
+            return self.begin_hold(outage::NO_CONNECTION);
         }
         while self.in_flight.len() < self.window() && self.tools.clock.holds() {
             let Some(number) = self.ready.pop_front() else {

@@ -5,6 +5,8 @@ use super::Pipeline;
 use crate::outbox::auditor::Verdict;
 use std::time::{Duration, Instant};
 
+/// Why nothing leaves.
+pub(super) const NO_CONNECTION: &str = "no connection to the broker";
 /// How long a comparison that can't be made holds up publishing after a reconnect.
 const AUDIT_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -40,7 +42,7 @@ impl Pipeline<'_> {
     pub(super) async fn look_after_outage(&mut self) {
         if self.hold.is_none() {
             if !self.tools.publisher.is_connected() {
-                self.begin_hold("no connection");
+                self.begin_hold(NO_CONNECTION);
             } else if self.tools.auditor.has_reconnected() {
                 self.hold = Some(Instant::now());
             }

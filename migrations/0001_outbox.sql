@@ -33,7 +33,8 @@ CREATE TABLE outbox (
     headers     jsonb       CHECK (jsonb_typeof(headers) = 'object'),
     payload     bytea       NOT NULL
 );
-CREATE INDEX outbox_xid ON outbox (xid);
+-- By transaction, then by id: the relay reads the rows of one late transaction from where it stopped.
+CREATE INDEX outbox_xid ON outbox (xid, id);
 COMMENT ON TABLE outbox IS 'messages to publish, written in the transaction of the business change; a log that is never updated';
 
 -- One row a relay: how far it has come, and who may move it.
@@ -43,21 +44,22 @@ CREATE TABLE relay (
     cluster         text        NOT NULL,
     -- All that this snapshot sees is settled: published and acknowledged, or among the dead letters.
     settled         pg_snapshot NOT NULL DEFAULT '1:1:',
-    -- Rows of transactions above the boundary have ids above the floor.
+    -- Rows of transactions from the snapshot's xmax on have ids above the floor (src/outbox/cursor.rs says why).
     floor           bigint      NOT NULL DEFAULT 0,
-    boundary        xid8        NOT NULL DEFAULT '0',
     -- What is being published: all that the target sees and `settled` does not, by id, up to `position` done.
     target          pg_snapshot,
     target_floor    bigint,
-    target_boundary xid8,
     position        bigint      NOT NULL DEFAULT 0,
+    -- The relay went back in the log when rows up to this id had been published: where the broker calls one of them a
+    -- duplicate, it is looked up, since the broker may have lost it.
+    verify_through  bigint      NOT NULL DEFAULT 0,
     -- The lease. Each taking raises the epoch; a write with an older epoch changes nothing.
     holder          text,
     epoch           bigint      NOT NULL DEFAULT 0,
     lease_until     timestamptz NOT NULL DEFAULT '-infinity',
     published       bigint      NOT NULL DEFAULT 0,
     updated_at      timestamptz NOT NULL DEFAULT now(),
-    CHECK ((target IS NULL) = (target_floor IS NULL) AND (target IS NULL) = (target_boundary IS NULL))
+    CHECK ((target IS NULL) = (target_floor IS NULL))
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE relay IS 'the cursor and lease of each relay';
 
@@ -80,7 +82,6 @@ CREATE TABLE checkpoint (
     dedup_id       text        NOT NULL,
     settled        pg_snapshot NOT NULL,
     floor          bigint      NOT NULL,
-    boundary       xid8        NOT NULL,
     taken_at       timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX checkpoint_newest ON checkpoint (relay, stream, id DESC);

@@ -13,6 +13,7 @@ pub mod embedded;
 mod error_text;
 pub mod inbox;
 mod message;
+pub mod outbox;
 pub mod pruner;
 pub mod store;
 pub mod supervisor;

@@ -6,7 +6,7 @@ use crate::store::Schema;
 use bytes::Bytes;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _, SqlStr};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -41,8 +41,10 @@ pub(crate) struct Table {
     insert: SqlStr,
     any: SqlStr,
     quarantined: SqlStr,
+    quarantined_from: SqlStr,
     requeued: SqlStr,
     requeue_where_reason: SqlStr,
+    release_followers: SqlStr,
     subjects: SqlStr,
     remove: SqlStr,
     put_back: SqlStr,
@@ -66,6 +68,10 @@ impl Table {
             quarantined: schema.sql(
                 "SELECT DISTINCT key FROM {s}.dead_letter WHERE box = $1 AND owner = $2 AND key = ANY($3)",
             ),
+            quarantined_from: schema.sql(
+                "SELECT key, min(outbox_id) AS outbox_id FROM {s}.dead_letter
+                 WHERE box = $1 AND owner = $2 AND key = ANY($3) GROUP BY key",
+            ),
             // Of a key, only what has nothing before it that still lies there: order holds.
             requeued: schema.sql(&format!(
                 "SELECT {COLUMNS} FROM {{s}}.dead_letter AS d
@@ -82,9 +88,16 @@ impl Table {
                         SELECT FROM {s}.dead_letter AS e WHERE e.box = d.box AND e.owner = d.owner
                         AND e.key = d.key AND e.id < d.id AND e.reason = $3)))",
             ),
+            release_followers: schema.sql(
+                "UPDATE {s}.dead_letter AS d SET state = 'requeued'
+                 WHERE box = $1 AND owner = $2 AND state = 'dead' AND reason = $3 AND NOT EXISTS (
+                    SELECT FROM {s}.dead_letter AS e
+                    WHERE e.box = d.box AND e.owner = d.owner AND e.key = d.key AND e.id < d.id AND e.reason <> $3)",
+            ),
             subjects: schema.sql(
                 "SELECT DISTINCT subject FROM {s}.dead_letter
-                 WHERE box = $1 AND owner = $2 AND reason = $3 AND state = 'dead' LIMIT $4",
+                 WHERE box = $1 AND owner = $2 AND reason = $3 AND state = 'dead' AND subject > $4
+                 ORDER BY subject LIMIT $5",
             ),
             remove: schema.sql("DELETE FROM {s}.dead_letter WHERE id = $1 AND state = 'requeued'"),
             put_back: schema.sql(
@@ -149,6 +162,38 @@ impl Table {
         Ok(found.into_iter().collect())
     }
 
+    /// Which of these keys are quarantined, each with the first outbox row that lies here. Rows before that one follow
+    /// nothing: a relay that goes back in the log meets them again.
+    pub(crate) async fn quarantined_from(
+        &self,
+        connection: &mut PgConnection,
+        keys: &[&str],
+    ) -> sqlx::Result<HashMap<String, i64>> {
+        let rows = sqlx::query(self.quarantined_from.clone())
+            .persistent(self.prepared)
+            .bind(self.from.name())
+            .bind(&self.owner)
+            .bind(keys)
+            .fetch_all(connection)
+            .await?;
+        rows.iter()
+            .map(|row| Ok((row.try_get("key")?, row.try_get("outbox_id")?)))
+            .collect()
+    }
+
+    /// Requeues letters that follow nothing any more: the earlier ones of their key were published or discarded. Returns
+    /// how many.
+    pub(crate) async fn release_followers(&self, connection: &mut PgConnection) -> sqlx::Result<u64> {
+        let done = sqlx::query(self.release_followers.clone())
+            .persistent(self.prepared)
+            .bind(self.from.name())
+            .bind(&self.owner)
+            .bind(Reason::Follows.name())
+            .execute(connection)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
     /// What was requeued and may be taken up, in order.
     pub(crate) async fn requeued(
         &self,
@@ -165,11 +210,12 @@ impl Table {
         rows.iter().map(dead_letter_of).collect()
     }
 
-    /// Subjects of the letters with a reason, some at a time.
+    /// Subjects of the letters with a reason, some at a time, those after one.
     pub(crate) async fn subjects(
         &self,
         connection: &mut PgConnection,
         reason: Reason,
+        after: &str,
         limit: i64,
     ) -> sqlx::Result<Vec<String>> {
         sqlx::query_scalar(self.subjects.clone())
@@ -177,6 +223,7 @@ impl Table {
             .bind(self.from.name())
             .bind(&self.owner)
             .bind(reason.name())
+            .bind(after)
             .bind(limit)
             .fetch_all(connection)
             .await

@@ -180,7 +180,8 @@ pub(super) fn state_of(info: &stream::Info) -> StreamState {
             name: info.config.name.clone(),
             created: info.created,
         },
-        first_sequence: info.state.first_sequence,
+        // Of a stream that never had a message the server says 0.
+        first_sequence: info.state.first_sequence.max(1),
         last_sequence: info.state.last_sequence,
         max_age: Some(info.config.max_age).filter(|age| *age > Duration::ZERO),
         removes_acknowledged: info.config.retention != RetentionPolicy::Limits,

@@ -1,0 +1,236 @@
+//! A row of the outbox on its way to the broker.
+
+use crate::broker::Outgoing;
+use crate::dead_letter::{DeadLetter, NewDeadLetter, Reason};
+use crate::message::{Headers, Message, header};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use std::fmt::Write as _;
+use time::{OffsetDateTime, UtcOffset};
+use uuid::Uuid;
+
+/// A row of the outbox.
+#[derive(Clone, Debug)]
+pub(crate) struct LogRow {
+    pub(crate) id: i64,
+    pub(crate) parcel: Parcel,
+    /// Why it can't be published, seen before it is tried.
+    pub(crate) fault: Option<String>,
+}
+
+/// A message with all that goes out with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Parcel {
+    pub(crate) message_id: Uuid,
+    pub(crate) message: Message,
+    pub(crate) enqueued_at: Option<OffsetDateTime>,
+}
+
+/// What the broker drops a second copy of a message by: its id, and which time it had to be published anew because the
+/// broker remembered the id and had lost the message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct DedupId {
+    pub(crate) message_id: Uuid,
+    pub(crate) renewal: u32,
+}
+
+impl DedupId {
+    pub(crate) fn first(message_id: Uuid) -> Self {
+        Self {
+            message_id,
+            renewal: 0,
+        }
+    }
+
+    pub(crate) fn next(self) -> Self {
+        Self {
+            renewal: self.renewal + 1,
+            ..self
+        }
+    }
+}
+
+impl std::fmt::Display for DedupId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.renewal {
+            0 => write!(f, "{}", self.message_id.as_hyphenated()),
+            renewal => write!(f, "{}:r{renewal}", self.message_id.as_hyphenated()),
+        }
+    }
+}
+
+impl Parcel {
+    /// As it is published.
+    pub(crate) fn outgoing(&self, dedup_id: DedupId) -> Outgoing {
+        let mut headers = self.message.headers.clone();
+        headers.append(header::ID, self.message_id.as_hyphenated().to_string());
+        if let Some(key) = &self.message.key {
+            headers.append(header::KEY, key.as_str());
+        }
+        if let Some(time) = self.enqueued_at {
+            headers.append(header::TIME, rfc3339(time));
+        }
+        Outgoing {
+            subject: self.message.subject.clone(),
+            headers,
+            dedup_id: dedup_id.to_string(),
+            payload: self.message.payload.clone(),
+        }
+    }
+}
+
+impl LogRow {
+    /// Reads the columns `id, message_id, enqueued_at, subject, key, headers, payload`.
+    pub(crate) fn read(row: &PgRow) -> sqlx::Result<Self> {
+        let (headers, mut fault) = read_headers(row.try_get("headers")?);
+        let message_id: Uuid = row.try_get("message_id")?;
+        let message = Message {
+            id: Some(message_id),
+            subject: row.try_get("subject")?,
+            key: row.try_get("key")?,
+            headers,
+            payload: row.try_get::<Vec<u8>, _>("payload")?.into(),
+        };
+        if fault.is_none() {
+            fault = message.validate().err().map(|error| error.to_string());
+        }
+        Ok(Self {
+            id: row.try_get("id")?,
+            parcel: Parcel {
+                message_id,
+                message,
+                enqueued_at: row.try_get("enqueued_at")?,
+            },
+            fault,
+        })
+    }
+
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.parcel.message.key.as_deref()
+    }
+
+    /// About how much memory it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        let message = &self.parcel.message;
+        let headers: usize = message
+            .headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        message.payload.len() + headers + message.subject.len()
+    }
+
+    /// As it lies among the dead letters.
+    pub(crate) fn into_letter(self, reason: Reason, error: String) -> NewDeadLetter {
+        let Parcel {
+            message_id,
+            message,
+            enqueued_at,
+        } = self.parcel;
+        NewDeadLetter {
+            message_id,
+            outbox_id: self.id,
+            stream: None,
+            sequence: None,
+            subject: message.subject,
+            key: message.key,
+            headers: message.headers,
+            payload: message.payload,
+            enqueued_at,
+            reason,
+            error,
+            runs: 0,
+        }
+    }
+}
+
+impl From<DeadLetter> for Parcel {
+    fn from(letter: DeadLetter) -> Self {
+        Self {
+            message_id: letter.message_id,
+            message: Message {
+                id: Some(letter.message_id),
+                subject: letter.subject,
+                key: letter.key,
+                headers: letter.headers,
+                payload: letter.payload,
+            },
+            enqueued_at: letter.enqueued_at,
+        }
+    }
+}
+
+/// The headers, and what is wrong with them. Plain SQL may have put in any object: what is no string is shown as its
+/// JSON, so that nothing of it is lost on the way to the dead letters.
+fn read_headers(json: Option<&str>) -> (Headers, Option<String>) {
+    let Some(json) = json else {
+        return (Headers::new(), None);
+    };
+    let error = match serde_json::from_str::<Headers>(json) {
+        Ok(headers) => return (headers, None),
+        Err(error) => error,
+    };
+    let headers = match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(json) {
+        Ok(object) => object
+            .into_iter()
+            .map(|(name, value)| match value {
+                serde_json::Value::String(text) => (name, text),
+                other => (name, other.to_string()),
+            })
+            .collect(),
+        Err(_) => Headers::from_iter([("headers", json)]),
+    };
+    let fault = format!("the headers are not strings: {error}");
+    (headers, Some(fault))
+}
+
+/// RFC 3339 in UTC, with microseconds, which is what PostgreSQL keeps.
+fn rfc3339(time: OffsetDateTime) -> String {
+    let utc = time.to_offset(UtcOffset::UTC);
+    let mut text = String::with_capacity(27);
+    // Writing to a string does not fail.
+    let _ = write!(
+        text,
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
+        utc.year(),
+        u8::from(utc.month()),
+        utc.day(),
+        utc.hour(),
+        utc.minute(),
+        utc.second(),
+        utc.microsecond()
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::format_description::well_known::Rfc3339;
+
+    #[test]
+    fn times_are_utc_with_microseconds() {
+        let time = OffsetDateTime::parse("2026-03-01T23:04:05.000070+02:00", &Rfc3339).unwrap();
+        assert_eq!(rfc3339(time), "2026-03-01T21:04:05.000070Z");
+        assert_eq!(OffsetDateTime::parse(&rfc3339(time), &Rfc3339).unwrap(), time);
+    }
+
+    #[test]
+    fn headers_of_any_kind_are_kept() {
+        let (headers, fault) = read_headers(Some(r#"{"a": "x", "b": ["y", "z"]}"#));
+        assert_eq!((headers.iter().count(), fault), (3, None));
+        let (headers, fault) = read_headers(Some(r#"{"a": 1, "b": {"c": null}, "d": "x"}"#));
+        assert_eq!(headers.get("a"), Some("1"));
+        assert_eq!(headers.get("b"), Some(r#"{"c":null}"#));
+        assert_eq!(headers.get("d"), Some("x"));
+        assert!(fault.is_some());
+        assert_eq!(read_headers(None), (Headers::new(), None));
+    }
+
+    #[test]
+    fn renewed_ids_tell_themselves_apart() {
+        let id = DedupId::first(Uuid::nil());
+        assert_eq!(id.to_string(), Uuid::nil().to_string());
+        assert_eq!(id.next().next().to_string(), format!("{}:r2", Uuid::nil()));
+    }
+}

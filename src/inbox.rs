@@ -22,6 +22,7 @@ mod envelope;
 mod handler_error;
 mod identity;
 mod lane;
+mod prune;
 mod registry;
 mod router;
 mod session;
@@ -34,6 +35,7 @@ pub use consumer::{Consumer, ConsumerBuilder, ConsumerConfigError, ConsumerError
 pub use control::{ConsumerControl, ConsumerHealth};
 pub use envelope::{Envelope, Event};
 pub use handler_error::HandlerError;
+pub(crate) use prune::{Claims, Forgettable};
 pub use sql_handler::SqlHandlerError;
 pub use status::{InboxStatus, status};
 pub use transaction::InboxTransaction;

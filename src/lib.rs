@@ -15,6 +15,7 @@ pub mod inbox;
 mod message;
 pub mod outbox;
 pub mod pruner;
+pub mod service;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
@@ -25,3 +26,5 @@ pub use error_text::with_causes;
 pub use message::{
     Headers, InvalidMessage, MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_SUBJECT_BYTES, Message, header,
 };
+pub use outbox::Outbox;
+pub use service::{Service, ServiceError, ServiceHandle};

@@ -62,9 +62,11 @@ impl Demo {
         if self.worker {
             return worker::run().await;
         }
-        let servers =
-            PrivateServers::start(PostgresOptions::new(), NatsOptions::new()).await?;
-        let settings = worker::settings(&servers.postgres.create_database("demo").await?, &servers.nats.url());
+        let servers = PrivateServers::start(PostgresOptions::new(), NatsOptions::new()).await?;
+        let settings = worker::settings(
+            &servers.postgres.create_database("demo").await?,
+            &servers.nats.url(),
+        );
         let verdict = tokio::select! {
             verdict = self.play(&settings) => verdict?,
             _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(130)),
@@ -122,7 +124,11 @@ impl Demo {
             }
             bar.set_position(effects);
             killer.look(effects).await?;
-            bar.set_message(format!("killed {}, duplicates {}", killer.kills(), duplicator.published()));
+            bar.set_message(format!(
+                "killed {}, duplicates {}",
+                killer.kills(),
+                duplicator.published()
+            ));
             let all_there = effects >= self.orders * 2 && duplicator.is_done() && killer.is_done();
             if (all_there && is_quiet(subscriptions).await?) || progressed.elapsed() > PATIENCE {
                 bar.finish_and_clear();
@@ -133,7 +139,11 @@ impl Demo {
     }
 
     fn bar(&self) -> ProgressBar {
-        let target = if self.output.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let target = if self.output.json {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
         let bar = ProgressBar::with_draw_target(Some(self.orders * 2), target);
         if let Ok(style) = ProgressStyle::with_template(
             "{spinner} {pos}/{len} effects {bar:32} {percent}% {elapsed} {per_sec}  {msg}",
@@ -150,14 +160,18 @@ impl Demo {
         kills: u32,
         elapsed: Duration,
     ) -> Result<Traffic, CommandError> {
-        let mut traffic = Traffic { kills, elapsed, ..Traffic::default() };
+        let mut traffic = Traffic {
+            kills,
+            elapsed,
+            ..Traffic::default()
+        };
         for subscription in subscriptions {
             let state = subscription.state().await?;
             traffic.published += state.stream.last_sequence;
             traffic.deliveries += state.deliveries;
         }
         for status in twinbox::inbox::status(store).await? {
-            traffic.duplicates_skipped += status.duplicates;
+            traffic.duplicates_skipped += status.duplicates.unsigned_abs();
         }
         Ok(traffic)
     }

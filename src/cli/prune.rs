@@ -27,17 +27,30 @@ impl Prune {
         let (settings, store) = args.store().await?;
         let nats = Nats::connect(&settings.nats, "twinbox prune").await?;
         let pruner = Pruner::new(store, nats, settings.pruner, settings.consumers);
-        let reports =
-            if self.dry_run { pruner.dry_run().await? } else { pruner.run_once(&CancellationToken::new()).await? };
+        let reports = if self.dry_run {
+            pruner.dry_run().await?
+        } else {
+            pruner.run_once(&CancellationToken::new()).await?
+        };
         self.output.write(&reports, || words(&reports, self.dry_run))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 fn words(reports: &[Report], dry_run: bool) -> String {
-    let mut rows = table(&["box", if dry_run { "would remove" } else { "removed" }, "kept at least", "proof"]);
+    let mut rows = table(&[
+        "box",
+        if dry_run { "would remove" } else { "removed" },
+        "kept at least",
+        "proof",
+    ]);
     for report in reports {
-        rows.add_row([report.name.clone(), report.rows.to_string(), report.keep_text(), report.proof.clone()]);
+        rows.add_row([
+            report.name.clone(),
+            report.rows.to_string(),
+            report.keep_text(),
+            report.proof.clone(),
+        ]);
     }
     rows.to_string()
 }

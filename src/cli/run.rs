@@ -84,11 +84,23 @@ impl Dev {
 
 async fn run(settings: Settings) -> Result<ExitCode, CommandError> {
     let telemetry = Telemetry::init(&settings.telemetry)?;
-    let (database, nats, roles) =
-        (settings.database.url.to_string(), settings.nats.url.to_string(), settings.run.roles.clone());
-    let service = Service::new(settings).on_blocked(OnBlocked::ExitProcess).start().await?;
+    let (database, nats, roles) = (
+        settings.database.url.to_string(),
+        settings.nats.url.to_string(),
+        settings.run.roles.clone(),
+    );
+    let service = Service::new(settings)
+        .on_blocked(OnBlocked::ExitProcess)
+        .start()
+        .await?;
     let signals = drain_on_signals(service.tree())?;
-    tracing::info!(database, nats, ?roles, version = env!("CARGO_PKG_VERSION"), "twinbox runs");
+    tracing::info!(
+        database,
+        nats,
+        ?roles,
+        version = env!("CARGO_PKG_VERSION"),
+        "twinbox runs"
+    );
     let ((), outcome) = tokio::join!(signals, service.wait());
     if outcome.is_clean() {
         tracing::info!("drained");

@@ -19,6 +19,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// How much longer than a handler's deadline PostgreSQL lets a transaction be idle: the deadline is the one that counts.
 const IDLE_MARGIN: Duration = Duration::from_secs(5);
@@ -59,6 +60,8 @@ enum Stop {
     Sql(sqlx::Error),
     Handler(HandlerError),
     Failure(Failure),
+    /// Ids that old were forgotten meanwhile: the messages have to be looked at again.
+    FenceMoved,
 }
 
 impl From<sqlx::Error> for Stop {
@@ -181,7 +184,12 @@ impl Bench {
                 self.attempts.forget(&mut *transaction, delivery.id()).await?;
             }
         }
-        self.count_and_guard(transaction, counts, &claims).await?;
+        let oldest = sorted
+            .fresh
+            .iter()
+            .filter_map(|index| deliveries[*index].envelope.enqueued_at)
+            .min();
+        self.count_and_guard(transaction, counts, &claims, oldest).await?;
         Ok(busy)
     }
 
@@ -323,9 +331,17 @@ impl Bench {
         transaction: &mut Transaction<'static, Postgres>,
         counts: Counts,
         claims: &Claims,
+        oldest: Option<OffsetDateTime>,
     ) -> Result<(), Stop> {
         match self.inbox.count(&mut *transaction, self.lane, counts).await {
-            Ok(id) => of_claim(id.as_deref(), claims),
+            Ok((id, forgotten_before)) => {
+                of_claim(id.as_deref(), claims)?;
+                let fence_moved = forgotten_before > claims.forgotten_before;
+                if fence_moved && oldest.is_some_and(|oldest| oldest < forgotten_before) {
+                    return Err(Stop::FenceMoved);
+                }
+                Ok(())
+            }
             Err(error) => Err(swallowed(error)),
         }
     }
@@ -410,6 +426,7 @@ fn swallowed(error: sqlx::Error) -> Stop {
 fn ran_of(stop: Stop) -> Ran {
     let (fault, error, text) = match stop {
         Stop::Failure(failure) => return Ran::Failed(failure),
+        Stop::FenceMoved => return Ran::Conflict,
         Stop::Sql(error) => (fault_of(&error), Some(error), None),
         Stop::Handler(error) => {
             let (fault, text) = (error.fault(), error.to_string());

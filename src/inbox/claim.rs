@@ -93,7 +93,8 @@ impl Inbox {
                         claimed = c.claimed + excluded.claimed, duplicates = c.duplicates + excluded.duplicates,
                         retries = c.retries + excluded.retries, dead = c.dead + excluded.dead,
                         updated_at = now())
-                 SELECT pg_current_xact_id_if_assigned()::text",
+                 SELECT pg_current_xact_id_if_assigned()::text AS transaction_id,
+                        (SELECT forgotten_before FROM {s}.consumer WHERE id = $1) AS forgotten_before",
             ),
         }
     }
@@ -180,14 +181,15 @@ impl Inbox {
             .await
     }
 
-    /// Adds to a lane's counters, and tells which transaction this is.
+    /// Adds to a lane's counters, and tells which transaction this is and where the staleness fence stands now: the pruner may
+    /// have forgotten an id while its claim waited.
     pub(super) async fn count(
         &self,
         connection: &mut PgConnection,
         lane: LaneId,
         counts: Counts,
-    ) -> sqlx::Result<Option<String>> {
-        sqlx::query_scalar(self.count.clone())
+    ) -> sqlx::Result<(Option<String>, OffsetDateTime)> {
+        sqlx::query_as(self.count.clone())
             .persistent(self.prepared)
             .bind(self.consumer)
             .bind(lane.instance)

@@ -1,9 +1,10 @@
 //! What one run of the pruner did, and why it might.
 
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use humantime_serde::re::humantime::format_duration;
 use serde::Serialize;
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// What one run did to one box.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -31,7 +32,9 @@ impl Report {
 
     /// Writes it to the log.
     pub fn log(&self) {
-        let Self { name, rows, proof, .. } = self;
+        let Self {
+            name, rows, proof, ..
+        } = self;
         if *rows > 0 {
             tracing::info!(name, rows, proof, "pruned");
         } else {
@@ -56,4 +59,36 @@ impl Report {
         .await?;
         Ok(())
     }
+}
+
+/// What a pruner last did, as the database shows it.
+#[derive(Clone, Debug, Serialize, sqlx::FromRow)]
+pub struct PrunerStatus {
+    /// `outbox`, or `inbox CONSUMER`.
+    pub name: String,
+    /// Younger rows are kept, whatever is proved, in seconds.
+    pub keep_s: i64,
+    /// What proves that the older ones can't come again.
+    pub proof: String,
+    /// Rows removed by the last run.
+    pub last_deleted: i64,
+    /// Rows removed so far.
+    pub deleted: i64,
+    /// When it last ran.
+    #[serde(with = "time::serde::rfc3339")]
+    pub last_run_at: OffsetDateTime,
+}
+
+/// What the pruners last did, by name.
+///
+/// # Errors
+/// What the database said.
+pub async fn status(store: &Store) -> Result<Vec<PrunerStatus>, StoreError> {
+    let statuses = sqlx::query_as(store.sql(
+        "SELECT name, keep_s, proof, last_deleted, deleted, last_run_at FROM {s}.pruner ORDER BY name DESC",
+    ))
+    .persistent(false)
+    .fetch_all(store.pool())
+    .await?;
+    Ok(statuses)
 }

@@ -16,8 +16,12 @@ pub(super) async fn run(
     if !foundation.database(&context).await? {
         return Ok(());
     }
-    let Some(nats) = foundation.broker(&context).await? else { return Ok(()) };
-    let Some(subscription) = subscribe(&foundation, &nats, &consumer, &context).await? else { return Ok(()) };
+    let Some(nats) = foundation.broker(&context).await? else {
+        return Ok(());
+    };
+    let Some(subscription) = subscribe(&foundation, &nats, &consumer, &context).await? else {
+        return Ok(());
+    };
     let control = ConsumerControl::new(context.drain().child_token());
     let mut health = control.health();
     let running = consumer.run(&foundation.store, subscription, control);
@@ -64,7 +68,11 @@ async fn subscribe(
 fn show(context: &WorkContext, health: &ConsumerHealth) {
     context.beat();
     context.busy(health.in_hand > 0);
-    context.in_hand(if health.in_hand > 0 { format!("{} messages", health.in_hand) } else { String::new() });
+    context.in_hand(if health.in_hand > 0 {
+        format!("{} messages", health.in_hand)
+    } else {
+        String::new()
+    });
     match &health.reason {
         Some(reason) if !health.ready => context.not_ready(reason),
         _ => context.ready(),

@@ -15,7 +15,9 @@ pub(super) async fn run(
     if !foundation.database(&context).await? {
         return Ok(());
     }
-    let Some(nats) = foundation.broker(&context).await? else { return Ok(()) };
+    let Some(nats) = foundation.broker(&context).await? else {
+        return Ok(());
+    };
     let settings = foundation.settings.pruner.clone();
     let interval = settings.interval;
     let pruner = Pruner::new(foundation.store.clone(), nats, settings, inboxes.to_vec());

@@ -37,7 +37,13 @@ pub(super) struct Duplicator {
 
 impl Duplicator {
     pub(super) fn new(store: Store, nats: Arc<Nats>, per_cent: u8) -> Self {
-        Self { store, nats, per_cent, published: AtomicU64::new(0), done: AtomicBool::new(false) }
+        Self {
+            store,
+            nats,
+            per_cent,
+            published: AtomicU64::new(0),
+            done: AtomicBool::new(false),
+        }
     }
 
     /// Copies published so far.
@@ -93,7 +99,10 @@ impl Duplicator {
         )
         .fetch_one(self.store.pool())
         .await?;
-        Ok((u64::try_from(row.try_get::<i64, _>("enqueued")?)?, row.try_get("settled")?))
+        Ok((
+            u64::try_from(row.try_get::<i64, _>("enqueued")?)?,
+            row.try_get("settled")?,
+        ))
     }
 
     async fn fresh(&self, seen: &HashSet<Uuid>) -> Result<Vec<Outgoing>, CommandError> {
@@ -107,8 +116,10 @@ impl Duplicator {
         for row in rows {
             let id: Uuid = row.try_get("message_id")?;
             let headers: Option<String> = row.try_get("headers")?;
-            let mut headers: Headers =
-                headers.map(|json| serde_json::from_str(&json)).transpose()?.unwrap_or_default();
+            let mut headers: Headers = headers
+                .map(|json| serde_json::from_str(&json))
+                .transpose()?
+                .unwrap_or_default();
             headers.append(header::ID, id.to_string());
             if let Some(key) = row.try_get::<Option<String>, _>("key")? {
                 headers.append(header::KEY, key);

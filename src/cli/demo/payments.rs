@@ -20,9 +20,15 @@ impl BusinessActor for Billing {
             .bind(order.amount_cents)
             .execute(&mut **transaction)
             .await?;
-        book(transaction, "INSERT INTO demo.charge (order_id, customer, number, amount_cents) VALUES ($1, $2, $3, $4)", order)
-            .await?;
-        let captured = order.message("payments.captured", "PaymentCaptured").map_err(HandlerError::reject)?;
+        book(
+            transaction,
+            "INSERT INTO demo.charge (order_id, customer, number, amount_cents) VALUES ($1, $2, $3, $4)",
+            order,
+        )
+        .await?;
+        let captured = order
+            .message("payments.captured", "PaymentCaptured")
+            .map_err(HandlerError::reject)?;
         transaction.enqueue(captured)
     }
 }

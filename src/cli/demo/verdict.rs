@@ -137,7 +137,10 @@ impl Verdict {
             ("orders placed", self.orders.to_string()),
             ("messages stored in the streams", self.published.to_string()),
             ("deliveries", self.deliveries.to_string()),
-            ("duplicates skipped by the inboxes", self.duplicates_skipped.to_string()),
+            (
+                "duplicates skipped by the inboxes",
+                self.duplicates_skipped.to_string(),
+            ),
             ("processes killed", self.kills.to_string()),
             ("effects (charges and ledger entries)", self.effects.to_string()),
             ("lost", self.lost.to_string()),
@@ -146,7 +149,10 @@ impl Verdict {
             ("effects of what was rolled back", self.orphans.to_string()),
             ("money", money),
             ("elapsed", format!("{} s", self.elapsed_s)),
-            ("order to ledger, p50 / p99", format!("{} / {} ms", self.latency_ms.p50, self.latency_ms.p99)),
+            (
+                "order to ledger, p50 / p99",
+                format!("{} / {} ms", self.latency_ms.p50, self.latency_ms.p99),
+            ),
         ] {
             rows.add_row([name, &value]);
         }

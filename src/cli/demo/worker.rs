@@ -3,6 +3,7 @@
 use super::payments::{Billing, Ledger};
 use super::{CommandError, environment};
 use std::fs::File;
+use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,11 @@ pub(super) fn settings(database_url: &str, nats_url: &str) -> Settings {
 }
 
 fn consumer(name: &str, stream: &str) -> ConsumerSettings {
-    ConsumerSettings { name: name.to_owned(), stream: stream.to_owned(), ..ConsumerSettings::default() }
+    ConsumerSettings {
+        name: name.to_owned(),
+        stream: stream.to_owned(),
+        ..ConsumerSettings::default()
+    }
 }
 
 fn billing() -> ConsumerSettings {
@@ -55,7 +60,10 @@ pub(super) async fn subscriptions(
     for stream in &settings.streams {
         nats.ensure_stream(stream, Duration::ZERO).await?;
     }
-    Ok(vec![nats.subscribe(&billing()).await?.0, nats.subscribe(&ledger()).await?.0])
+    Ok(vec![
+        nats.subscribe(&billing()).await?.0,
+        nats.subscribe(&ledger()).await?.0,
+    ])
 }
 
 /// Runs relay and consumers until the parent is gone or says that it is over, by closing standard input.
@@ -66,8 +74,16 @@ pub(super) async fn run() -> Result<ExitCode, CommandError> {
     settings.database.url = own.database.url;
     settings.nats.url = own.nats.url;
     let service = Service::new(settings)
-        .consumer(Consumer::builder(billing()).actor("orders.placed", || Billing).build()?)
-        .consumer(Consumer::builder(ledger()).actor("payments.captured", || Ledger).build()?)
+        .consumer(
+            Consumer::builder(billing())
+                .actor("orders.placed", || Billing)
+                .build()?,
+        )
+        .consumer(
+            Consumer::builder(ledger())
+                .actor("payments.captured", || Ledger)
+                .build()?,
+        )
         .start()
         .await?;
     let parent_is_gone = async {
@@ -95,13 +111,17 @@ impl Worker {
     pub(super) fn start(settings: &Settings) -> Result<Self, CommandError> {
         let environment = environment(settings);
         let log = tempfile::NamedTempFile::new()?;
-        Ok(Self { child: spawn(&environment, log.reopen()?)?, environment, log })
+        Ok(Self {
+            child: spawn(&environment, log.reopen()?)?,
+            environment,
+            log,
+        })
     }
 
     /// SIGKILL, and a new one at once.
     async fn kill_and_start_again(&mut self) -> Result<(), CommandError> {
         self.child.kill().await?;
-        self.child = spawn(&self.environment, self.log.reopen()?)?;
+        self.child = spawn(&self.environment, self.log.path())?;
         Ok(())
     }
 
@@ -119,14 +139,17 @@ impl Worker {
     }
 }
 
-fn spawn(environment: &[(&'static str, String); 2], log: File) -> Result<Child, CommandError> {
+fn spawn(environment: &[(&'static str, String); 2], log: &Path) -> Result<Child, CommandError> {
     let child = Command::new(std::env::current_exe()?)
         .args(["demo", "--worker", "--config", "/dev/null"])
         .envs(environment.iter().map(|(name, value)| (*name, value.as_str())))
-        .env("TWINBOX_TELEMETRY__LOG", std::env::var("TWINBOX_TELEMETRY__LOG").unwrap_or("warn".to_owned()))
+        .env(
+            "TWINBOX_TELEMETRY__LOG",
+            std::env::var("TWINBOX_TELEMETRY__LOG").unwrap_or("warn".to_owned()),
+        )
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(log)
+        .stderr(File::options().append(true).open(log)?)
         .kill_on_drop(true)
         .spawn()?;
     Ok(child)
@@ -144,8 +167,15 @@ impl Killer {
     /// Spreads `kills` over the `effects` that are to come: each somewhere in its own part.
     pub(super) fn new(worker: Worker, kills: u32, effects: u64) -> Self {
         let part = effects as f64 / f64::from(kills.max(1));
-        let moments = (0..kills).rev().map(|n| ((f64::from(n) + fastrand::f64()) * part) as u64).collect();
-        Self { worker, moments, kills: 0 }
+        let moments = (0..kills)
+            .rev()
+            .map(|n| ((f64::from(n) + fastrand::f64()) * part) as u64)
+            .collect();
+        Self {
+            worker,
+            moments,
+            kills: 0,
+        }
     }
 
     /// Kills if the moment has come.

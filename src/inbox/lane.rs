@@ -8,7 +8,7 @@ use super::router::Actors;
 use crate::dead_letter::Reason;
 use crate::error_text::with_causes;
 use crate::store::StoreError;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 

@@ -111,8 +111,9 @@ impl Worker {
     pub(super) fn start(settings: &Settings) -> Result<Self, CommandError> {
         let environment = environment(settings);
         let log = tempfile::NamedTempFile::new()?;
+        let child = spawn(&environment, log.path())?;
         Ok(Self {
-            child: spawn(&environment, log.reopen()?)?,
+            child,
             environment,
             log,
         })

@@ -166,11 +166,10 @@ impl Demo {
             ..Traffic::default()
         };
         for subscription in subscriptions {
-            let state = subscription.state().await?;
-            traffic.published += state.stream.last_sequence;
-            traffic.deliveries += state.deliveries;
+            traffic.published += subscription.state().await?.stream.last_sequence;
         }
         for status in twinbox::inbox::status(store).await? {
+            traffic.deliveries += (status.claimed + status.duplicates).unsigned_abs();
             traffic.duplicates_skipped += status.duplicates.unsigned_abs();
         }
         Ok(traffic)

@@ -11,7 +11,7 @@ pub(super) struct Verdict {
     pub(super) orders: i64,
     /// Messages in the streams, repeated ones that were stored a second time included.
     pub(super) published: u64,
-    /// Deliveries by the broker, repeated ones included.
+    /// Messages that came to the inboxes: delivered by the broker, again and again, or read from the stream after a crash.
     pub(super) deliveries: u64,
     /// Messages that the inboxes met again and skipped.
     pub(super) duplicates_skipped: u64,
@@ -136,7 +136,7 @@ impl Verdict {
         for (name, value) in [
             ("orders placed", self.orders.to_string()),
             ("messages stored in the streams", self.published.to_string()),
-            ("deliveries", self.deliveries.to_string()),
+            ("deliveries to the inboxes", self.deliveries.to_string()),
             (
                 "duplicates skipped by the inboxes",
                 self.duplicates_skipped.to_string(),

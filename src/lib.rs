@@ -28,3 +28,8 @@ pub use message::{
 };
 pub use outbox::Outbox;
 pub use service::{Service, ServiceError, ServiceHandle};
+
+/// The README's examples, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,280 @@
+use crate::house::{House, Memory, open};
+use sqlx::ConnectOptions as _;
+use std::time::Duration;
+use twinbox::config::{ConsumerSettings, Retention};
+use twinbox::dead_letter::Reason;
+use twinbox::embedded::{PostgresOptions, PrivatePostgres};
+use twinbox::testing;
+
+#[tokio::test]
+async fn only_the_failing_message_of_a_batch_fails() {
+    let house = House::new().await;
+    let settings = ConsumerSettings {
+        lanes: 1,
+        ..house.settings("billing")
+    };
+    for n in 0..60 {
+        let act = if n == 31 { "fail once" } else { "" };
+        house.send(&format!("key-{}", n % 3), n, act).await;
+    }
+    let memory = Memory::default();
+    let running = house.run(settings.clone(), &memory).await;
+    house.until_effects(60).await;
+    house.until_quiet(&settings).await;
+    running.stop().await;
+    for key in 0..3 {
+        let wanted: Vec<i32> = (0..60).filter(|n| n % 3 == key).collect();
+        assert_eq!(
+            house.effects(&format!("key-{key}")).await,
+            wanted,
+            "order of key {key}"
+        );
+    }
+    assert_eq!(house.dead().await.len(), 0);
+    // In the batch, alone, and then well.
+    assert_eq!(memory.runs(31), 3);
+    let status = twinbox::inbox::status(&house.store).await.unwrap();
+    assert_eq!((status[0].claimed, status[0].unfinished), (60, 0));
+}
+
+#[tokio::test]
+async fn a_message_is_tried_as_often_as_it_may_and_then_buried_with_its_key() {
+    let house = House::new().await;
+    let settings = ConsumerSettings {
+        max_attempts: 3,
+        ..house.settings("billing")
+    };
+    house.send("bad", 1, "fail").await;
+    house.send("bad", 2, "").await;
+    house.send("good", 3, "").await;
+    house.send("worse", 4, "reject").await;
+    house.send("worse", 5, "").await;
+    let memory = Memory::default();
+    let running = house.run(settings.clone(), &memory).await;
+    let dead = house.until_dead(4).await;
+    house.until_quiet(&settings).await;
+    house.send("bad", 6, "").await;
+    house.until_dead(5).await;
+    running.stop().await;
+    let of = |n: i32| {
+        let order = |payload: &[u8]| serde_json::from_slice::<serde_json::Value>(payload).unwrap()["n"] == n;
+        dead.iter().find(|letter| order(&letter.payload)).unwrap()
+    };
+    assert_eq!(
+        (of(1).reason, of(1).runs, of(1).error.as_str()),
+        (Reason::Exhausted, 3, "never")
+    );
+    assert_eq!((of(2).reason, of(2).runs), (Reason::Follows, 0));
+    assert_eq!(
+        (of(4).reason, of(4).runs, of(4).error.as_str()),
+        (Reason::Rejected, 1, "no good")
+    );
+    assert_eq!(of(5).reason, Reason::Follows);
+    assert_eq!(house.effects("good").await, [3]);
+    assert_eq!(house.count("effect").await, 1);
+    assert_eq!(house.count("twinbox.inbox").await, 6);
+    assert_eq!(house.count("twinbox.attempt").await, 0);
+}
+
+#[tokio::test]
+async fn attempts_outlive_the_process() {
+    let house = House::new().await;
+    let settings = ConsumerSettings {
+        max_attempts: 4,
+        retry_min: Duration::from_secs(60),
+        retry_max: Duration::from_secs(60),
+        ..house.settings("billing")
+    };
+    house.send("k", 1, "fail").await;
+    // Each life of the process runs it, and waits a minute for the next run.
+    for life in 1..=3 {
+        let memory = Memory::default();
+        let running = house.run(settings.clone(), &memory).await;
+        testing::wait_until("the run is counted", crate::house::DEADLINE, || async {
+            let runs: Option<i32> =
+                sqlx::query_scalar("SELECT runs FROM twinbox.attempt WHERE last_error IS NOT NULL")
+                    .fetch_optional(house.store.pool())
+                    .await
+                    .unwrap();
+            if runs == Some(life) {
+                Ok(())
+            } else {
+                Err(format!("{runs:?} of {life}"))
+            }
+        })
+        .await;
+        running.stop().await;
+    }
+    let running = house.run(settings, &Memory::default()).await;
+    let dead = house.until_dead(1).await;
+    running.stop().await;
+    assert_eq!((dead[0].reason, dead[0].runs), (Reason::Exhausted, 4));
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_swallows_or_ends_the_transaction_is_found_out() {
+    let house = House::new().await;
+    let settings = ConsumerSettings {
+        max_attempts: 2,
+        handler_deadline: Duration::from_millis(700),
+        ..house.settings("billing")
+    };
+    for (n, act) in ["panic", "swallow", "COMMIT", "ROLLBACK", "hang", "savepoint", ""]
+        .into_iter()
+        .enumerate()
+    {
+        house.send(act, n as i32, act).await;
+    }
+    let running = house.run(settings.clone(), &Memory::default()).await;
+    testing::wait_until("all are settled", crate::house::DEADLINE, || async {
+        house.count("twinbox.inbox").await == 7
+    })
+    .await;
+    house.until_quiet(&settings).await;
+    running.stop().await;
+    let dead: Vec<(String, String)> = house
+        .dead()
+        .await
+        .into_iter()
+        .map(|letter| (letter.key.unwrap_or_default(), letter.error))
+        .collect();
+    let error = |act: &str| {
+        dead.iter()
+            .find(|(key, _)| key == act)
+            .map(|(_, error)| error.clone())
+            .unwrap_or_default()
+    };
+    assert!(
+        error("panic").contains("panicked: at the order's word"),
+        "{dead:?}"
+    );
+    assert!(
+        error("swallow").contains("returned Ok after an SQL error"),
+        "{dead:?}"
+    );
+    assert!(
+        error("ROLLBACK").contains("ended the transaction itself"),
+        "{dead:?}"
+    );
+    assert!(error("hang").contains("took longer than"), "{dead:?}");
+    assert_eq!(house.effects("savepoint").await, [5]);
+    assert_eq!(house.effects("").await.len(), 1, "the message without a key");
+    for act in ["panic", "swallow", "ROLLBACK", "hang"] {
+        assert_eq!(house.effects(act).await.len(), 0, "{act}");
+    }
+    // What the handler committed itself is committed, claim and all: it must not be there twice.
+    assert_eq!(house.effects("COMMIT").await.len(), 1);
+    assert_eq!(
+        house.count("twinbox.outbox").await,
+        0,
+        "nothing of a run that failed is sent"
+    );
+    let open: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
+    )
+    .fetch_one(house.store.pool())
+    .await
+    .unwrap();
+    assert_eq!(open, 0);
+}
+
+#[tokio::test]
+async fn colliding_handlers_are_nobodys_failure() {
+    let house = House::new().await;
+    let settings = ConsumerSettings {
+        max_attempts: 2,
+        ..house.settings("billing")
+    };
+    for n in 0..1500 {
+        house.send(&format!("key-{n}"), n, "collide").await;
+    }
+    // A foreign transaction that holds one of the rows for some seconds.
+    let foreign = open(house.store.direct().to_url_lossy().as_str()).await;
+    let mut held = foreign.begin().await.unwrap();
+    sqlx::query("UPDATE shared SET n = n WHERE id = 0")
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let release = tokio::spawn(async move {
+        // How long it holds it is what is tested.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        held.rollback().await.unwrap();
+    });
+    let running = house.run(settings.clone(), &Memory::default()).await;
+    house.until_effects(1500).await;
+    house.until_quiet(&settings).await;
+    running.stop().await;
+    release.await.unwrap();
+    let shared: i64 = sqlx::query_scalar("SELECT sum(n)::bigint FROM shared")
+        .fetch_one(house.store.pool())
+        .await
+        .unwrap();
+    assert_eq!((house.count("effect").await, shared), (1500, 4500));
+    assert_eq!(house.dead().await.len(), 0);
+    assert_eq!(twinbox::inbox::status(&house.store).await.unwrap()[0].retries, 0);
+}
+
+#[tokio::test]
+async fn an_outage_of_the_database_uses_no_attempt() {
+    let mut postgres = PrivatePostgres::start(PostgresOptions::new().fast())
+        .await
+        .unwrap();
+    let url = postgres.create_database("billing").await.unwrap();
+    let house = House::on(&url, &testing::servers().await.nats.url(), Retention::Limits).await;
+    let settings = ConsumerSettings {
+        max_attempts: 1,
+        ..house.settings("billing")
+    };
+    let running = house.run(settings.clone(), &Memory::default()).await;
+    for n in 0..400 {
+        house.send(&format!("key-{}", n % 20), n, "").await;
+        if n % 150 == 149 {
+            postgres.kill().await.unwrap();
+            let health = running.control.health();
+            testing::wait_until("it says why it is not ready", crate::house::DEADLINE, || async {
+                health.borrow().reason.clone()
+            })
+            .await;
+            postgres.restart().await.unwrap();
+        }
+    }
+    house.until_effects(400).await;
+    house.until_quiet(&settings).await;
+    running.stop().await;
+    for key in 0..20 {
+        let wanted: Vec<i32> = (0..400).filter(|n| n % 20 == key).collect();
+        assert_eq!(house.effects(&format!("key-{key}")).await, wanted);
+    }
+    assert_eq!(house.dead().await.len(), 0);
+    assert_eq!(twinbox::inbox::status(&house.store).await.unwrap()[0].retries, 0);
+}
+
+#[tokio::test]
+async fn a_missing_table_keeps_messages_waiting_and_loses_none() {
+    let house = House::new().await;
+    let settings = ConsumerSettings {
+        max_attempts: 1,
+        ..house.settings("billing")
+    };
+    house.send("k", 1, "missing table").await;
+    house.send("k", 2, "").await;
+    let running = house.run(settings.clone(), &Memory::default()).await;
+    let health = running.control.health();
+    testing::wait_until("it says what is missing", crate::house::DEADLINE, || async {
+        health
+            .borrow()
+            .reason
+            .clone()
+            .filter(|reason| reason.contains("not_there"))
+    })
+    .await;
+    sqlx::raw_sql("CREATE TABLE not_there (n int)")
+        .execute(house.store.pool())
+        .await
+        .unwrap();
+    house.until_effects(2).await;
+    running.stop().await;
+    assert_eq!(house.effects("k").await, [1, 2]);
+    assert_eq!(house.dead().await.len(), 0);
+}

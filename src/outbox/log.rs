@@ -1,6 +1,9 @@
 //! The table `outbox`, as it is read: a log behind the relay's cursor. (What writes it is
 //! [`crate::store::OutboxInsert`].)
 
+#[cfg(test)]
+mod plans;
+
 use super::cursor::{Span, horizon};
 use super::row::LogRow;
 use crate::store::{Store, StoreError};

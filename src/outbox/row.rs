@@ -80,8 +80,11 @@ impl Parcel {
 }
 
 impl LogRow {
-    /// Reads the columns `id, message_id, enqueued_at, subject, key, headers, payload`.
-    pub(crate) fn read(row: &PgRow) -> sqlx::Result<Self> {
+    /// Reads the columns `id, message_id, enqueued_at, subject, key, headers, payload`; `None` where it has no payload.
+    pub(crate) fn read(row: &PgRow) -> sqlx::Result<Option<Self>> {
+        let Some(payload) = row.try_get::<Option<Vec<u8>>, _>("payload")? else {
+            return Ok(None);
+        };
         let (headers, mut fault) = read_headers(row.try_get("headers")?);
         let message_id: Uuid = row.try_get("message_id")?;
         let message = Message {
@@ -89,12 +92,12 @@ impl LogRow {
             subject: row.try_get("subject")?,
             key: row.try_get("key")?,
             headers,
-            payload: row.try_get::<Vec<u8>, _>("payload")?.into(),
+            payload: payload.into(),
         };
         if fault.is_none() {
             fault = message.validate().err().map(|error| error.to_string());
         }
-        Ok(Self {
+        Ok(Some(Self {
             id: row.try_get("id")?,
             parcel: Parcel {
                 message_id,
@@ -102,7 +105,7 @@ impl LogRow {
                 enqueued_at: row.try_get("enqueued_at")?,
             },
             fault,
-        })
+        }))
     }
 
     pub(crate) fn key(&self) -> Option<&str> {

@@ -14,7 +14,7 @@ CREATE TABLE consumer (
     stream           text        NOT NULL,
     -- The staleness fence: ids claimed before this time may have been forgotten, so a message that is older is
     -- never run.
-    forgotten_before timestamptz NOT NULL DEFAULT '-infinity',
+    forgotten_before timestamptz NOT NULL DEFAULT 'epoch',
     created_at       timestamptz NOT NULL DEFAULT now()
 );
 

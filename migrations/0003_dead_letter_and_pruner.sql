@@ -30,7 +30,7 @@ COMMENT ON TABLE dead_letter IS 'messages that could not be published or handled
 -- What each pruner last did and why it may.
 CREATE TABLE pruner (
     name          text        PRIMARY KEY,
-    prunable_until timestamptz,
+    keep_s        bigint      NOT NULL,
     proof         text        NOT NULL,
     last_deleted  bigint      NOT NULL DEFAULT 0,
     deleted       bigint      NOT NULL DEFAULT 0,

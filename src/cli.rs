@@ -5,10 +5,15 @@
 
 mod config;
 mod dead;
+mod demo;
+mod enqueue;
 
 mod migrate;
 mod output;
+mod prune;
+mod run;
 mod settings;
+mod status;
 
 use clap::{Parser, Subcommand};
 use output::Output;
@@ -37,7 +42,12 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Migrate(migrate::Migrate),
-
+    Run(run::Run),
+    Dev(run::Dev),
+    Demo(demo::Demo),
+    Enqueue(enqueue::Enqueue),
+    Status(status::Status),
+    Prune(prune::Prune),
     Dead(dead::Dead),
     Config(config::Config),
 }
@@ -62,7 +72,12 @@ impl Command {
     async fn run(&self, settings: &SettingsArgs) -> Result<ExitCode, CommandError> {
         match self {
             Self::Migrate(command) => command.run(settings).await,
-
+            Self::Run(command) => command.run(settings).await,
+            Self::Dev(command) => command.run(settings).await,
+            Self::Demo(command) => command.run().await,
+            Self::Enqueue(command) => command.run(settings).await,
+            Self::Status(command) => command.run(settings).await,
+            Self::Prune(command) => command.run(settings).await,
             Self::Dead(command) => command.run(settings).await,
             Self::Config(command) => command.run(settings),
         }

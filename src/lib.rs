@@ -11,9 +11,11 @@ pub mod dead_letter;
 #[cfg(feature = "embedded")]
 pub mod embedded;
 mod error_text;
+pub mod inbox;
 mod message;
 pub mod outbox;
 pub mod pruner;
+pub mod service;
 pub mod store;
 pub mod supervisor;
 pub mod telemetry;
@@ -24,3 +26,10 @@ pub use error_text::with_causes;
 pub use message::{
     Headers, InvalidMessage, MAX_HEADERS_BYTES, MAX_KEY_BYTES, MAX_SUBJECT_BYTES, Message, header,
 };
+pub use outbox::Outbox;
+pub use service::{Service, ServiceError, ServiceHandle};
+
+/// The README's examples, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -45,6 +45,6 @@ mod term;
 
 pub use enqueue::{EnqueueError, Outbox};
 pub use health::{RelayControl, RelayHealth, RelayRole};
-pub use prune::prune_settled;
+pub use prune::{count_settled, prune_settled};
 pub use relay::{Relay, RelayError};
 pub use status::{Pending, RelayStatus, relay_statuses};

@@ -66,7 +66,11 @@ pub struct Service {
 impl Service {
     /// A service by its settings: a relay, the consumers whose handlers are SQL, and a pruner.
     pub fn new(settings: Settings) -> Self {
-        Self { settings, consumers: Vec::new(), on_blocked: OnBlocked::default() }
+        Self {
+            settings,
+            consumers: Vec::new(),
+            on_blocked: OnBlocked::default(),
+        }
     }
 
     /// Adds a consumer whose business actors are Rust.
@@ -103,21 +107,32 @@ impl Service {
             ..TreeSettings::default()
         };
         let foundation = Arc::new(Foundation::new(self.settings, store.clone()));
-        let tree = children(&foundation, &consumers).into_iter().fold(Tree::new(tree_settings), Tree::child);
-        Ok(ServiceHandle { tree: tree.start()?, store })
+        let tree = children(&foundation, &consumers)
+            .into_iter()
+            .fold(Tree::new(tree_settings), Tree::child);
+        Ok(ServiceHandle {
+            tree: tree.start()?,
+            store,
+        })
     }
 
     /// The consumers in Rust, and those of the settings.
     fn all_consumers(&self) -> Result<Vec<Consumer>, ServiceError> {
         let mut consumers = self.consumers.clone();
         for settings in &self.settings.consumers {
-            let consumer = Consumer::from_settings(settings.clone())
-                .map_err(|source| ServiceError::Consumer { name: settings.name.clone(), source })?;
+            let consumer =
+                Consumer::from_settings(settings.clone()).map_err(|source| ServiceError::Consumer {
+                    name: settings.name.clone(),
+                    source,
+                })?;
             consumers.push(consumer);
         }
         for (index, consumer) in consumers.iter().enumerate() {
             let name = &consumer.settings().name;
-            if consumers[..index].iter().any(|earlier| earlier.settings().name == *name) {
+            if consumers[..index]
+                .iter()
+                .any(|earlier| earlier.settings().name == *name)
+            {
                 return Err(ServiceError::Twice(name.clone()));
             }
         }
@@ -131,7 +146,9 @@ fn children(foundation: &Arc<Foundation>, consumers: &[Consumer]) -> Vec<ChildSp
     if has(Role::Relay) {
         let foundation = foundation.clone();
         let name = format!("relay/{}", foundation.settings.relay.name);
-        children.push(ChildSpec::new(name, move |context| relay_work::run(foundation.clone(), context)));
+        children.push(ChildSpec::new(name, move |context| {
+            relay_work::run(foundation.clone(), context)
+        }));
     }
     if has(Role::Consumer) {
         for consumer in consumers {
@@ -143,7 +160,10 @@ fn children(foundation: &Arc<Foundation>, consumers: &[Consumer]) -> Vec<ChildSp
     }
     if has(Role::Pruner) {
         let foundation = foundation.clone();
-        let inboxes: Arc<[_]> = consumers.iter().map(|consumer| consumer.settings().clone()).collect();
+        let inboxes: Arc<[_]> = consumers
+            .iter()
+            .map(|consumer| consumer.settings().clone())
+            .collect();
         let work = move |context| pruner_work::run(foundation.clone(), inboxes.clone(), context);
         children.push(ChildSpec::new("pruner", work));
     }

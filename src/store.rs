@@ -14,7 +14,7 @@ pub use schema::{InvalidSchema, Schema};
 pub use sqlstate::{Fault, fault_of};
 
 use crate::config::DatabaseSettings;
-use sqlx::SqlStr;
+use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use std::str::FromStr as _;
 
@@ -37,7 +37,8 @@ impl Store {
     /// [`StoreError::Url`] for an address that can't be read, else what PostgreSQL or the network said.
     pub async fn connect(settings: &DatabaseSettings) -> Result<Self, StoreError> {
         let store = Self::connect_lazily(settings)?;
-        drop(store.pool.acquire().await?);
+        // Past the pool, which tries until its time is over and then does not say why it failed.
+        store.pool.connect_options().connect().await?.close().await?;
         Ok(store)
     }
 

@@ -1,6 +1,6 @@
 //! `twinbox dead`
 
-use super::output::{print, table};
+use super::output::{print, table, time_text};
 use super::{CommandError, Output, SettingsArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -253,11 +253,6 @@ fn hex(bytes: &[u8]) -> String {
             let _ = write!(text, "{byte:02x}");
             text
         })
-}
-
-fn time_text(time: time::OffsetDateTime) -> String {
-    time.format(&time::format_description::well_known::Rfc3339)
-        .unwrap_or_else(|_| time.to_string())
 }
 
 impl Act {

@@ -48,3 +48,11 @@ pub(super) fn table(head: &[&str]) -> Table {
     }
     table
 }
+
+/// A point in time, in UTC to the second.
+pub(super) fn time_text(time: time::OffsetDateTime) -> String {
+    let seconds = time.replace_nanosecond(0).unwrap_or(time);
+    seconds
+        .format(&time::format_description::well_known::Rfc3339)
+        .unwrap_or_else(|_| seconds.to_string())
+}

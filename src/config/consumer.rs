@@ -1,6 +1,6 @@
 //! Consumers.
 
-use super::Check;
+use super::{Check, Impossible};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -102,6 +102,16 @@ impl Default for ConsumerSettings {
 }
 
 impl ConsumerSettings {
+    /// All that is impossible in these settings; empty if nothing is.
+    pub fn faults(&self) -> Vec<Impossible> {
+        let mut check = Check {
+            section: format!("consumer {}", self.name),
+            faults: Vec::new(),
+        };
+        self.validate(&mut check);
+        check.faults
+    }
+
     pub(super) fn validate(&self, check: &mut Check) {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         check.require(

@@ -246,3 +246,24 @@ pub(crate) async fn delete_settled(
         row.try_get("last")?,
     ))
 }
+
+/// How many rows [`delete_settled`] would delete in all.
+pub(crate) async fn count_settled(
+    connection: &mut PgConnection,
+    store: &Store,
+    older_than: Duration,
+) -> sqlx::Result<i64> {
+    sqlx::query_scalar(store.sql(
+        "SELECT count(*) FROM {s}.outbox AS o
+         WHERE o.enqueued_at < clock_timestamp() - make_interval(secs => $1)
+           AND EXISTS (SELECT FROM {s}.relay)
+           AND NOT EXISTS (
+             SELECT FROM {s}.relay AS r
+             WHERE NOT pg_visible_in_snapshot(o.xid, r.settled)
+                OR r.cluster <> (SELECT system_identifier::text FROM pg_control_system()))",
+    ))
+    .persistent(false)
+    .bind(older_than.as_secs_f64())
+    .fetch_one(connection)
+    .await
+}

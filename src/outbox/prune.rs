@@ -46,3 +46,13 @@ pub async fn prune_settled(store: &Store, older_than: Duration, batch: u32) -> R
     transaction.commit().await?;
     Ok(deleted_in_all)
 }
+
+/// How many rows [`prune_settled`] would delete. Reads the whole table.
+///
+/// # Errors
+/// What the database said.
+pub async fn count_settled(store: &Store, older_than: Duration) -> Result<u64, StoreError> {
+    let mut connection = store.pool().acquire().await?;
+    let count = log::count_settled(&mut connection, store, older_than).await?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}

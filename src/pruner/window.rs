@@ -39,6 +39,16 @@ pub enum Proof {
     AgeOnly,
 }
 
+impl Proof {
+    /// The stream's first message, where it is part of the proof.
+    pub(super) fn first_sequence(&self) -> Option<u64> {
+        match self {
+            Self::Sequence { first_sequence } | Self::LookUp { first_sequence } => Some(*first_sequence),
+            Self::StreamGone | Self::AgeOnly => None,
+        }
+    }
+}
+
 impl std::fmt::Display for Proof {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -24,7 +24,11 @@ pub(super) struct Foundation {
 
 impl Foundation {
     pub(super) fn new(settings: Settings, store: Store) -> Self {
-        Self { settings, store, migrated: Mutex::new(false) }
+        Self {
+            settings,
+            store,
+            migrated: Mutex::new(false),
+        }
     }
 
     /// Waits until the schema is there and up to date. `false`: the service drains.
@@ -60,7 +64,9 @@ impl Foundation {
             store::migration_state(&self.store).await?
         };
         if !state.is_current() {
-            return Err(StoreError::NotMigrated { schema: self.store.schema().name().to_owned() });
+            return Err(StoreError::NotMigrated {
+                schema: self.store.schema().name().to_owned(),
+            });
         }
         *migrated = true;
         Ok(())
@@ -70,7 +76,9 @@ impl Foundation {
     /// service drains.
     pub(super) async fn broker(&self, context: &WorkContext) -> Result<Option<Arc<Nats>>, WorkError> {
         let name = format!("twinbox {}", context.name());
-        let nats = Nats::connect(&self.settings.nats, name).await.map_err(WorkError::configuration)?;
+        let nats = Nats::connect(&self.settings.nats, name)
+            .await
+            .map_err(WorkError::configuration)?;
         let mut pauses = pauses();
         while !nats.is_connected() {
             context.not_ready(format!("no connection to NATS at {}", self.settings.nats.url));
@@ -87,7 +95,9 @@ impl Foundation {
                         pause(context, &mut pauses).await;
                         continue;
                     }
-                    Err(error) => tracing::error!(stream = stream.name, %error, "the stream could not be checked"),
+                    Err(error) => {
+                        tracing::error!(stream = stream.name, %error, "the stream could not be checked")
+                    }
                 }
                 break;
             }

@@ -9,7 +9,9 @@ pub(super) async fn run(foundation: Arc<Foundation>, context: WorkContext) -> Re
     if !foundation.database(&context).await? {
         return Ok(());
     }
-    let Some(nats) = foundation.broker(&context).await? else { return Ok(()) };
+    let Some(nats) = foundation.broker(&context).await? else {
+        return Ok(());
+    };
     let control = RelayControl::new(context.drain().clone());
     let relay = Relay::new(foundation.store.clone(), nats, foundation.settings.relay.clone());
     let mut health = control.health();
@@ -29,7 +31,10 @@ pub(super) async fn run(foundation: Arc<Foundation>, context: WorkContext) -> Re
 fn show(context: &WorkContext, health: &RelayHealth) {
     context.beat();
     context.busy(health.pending > 0);
-    context.in_hand(format!("outbox row {} settled, about {} pending", health.position, health.pending));
+    context.in_hand(format!(
+        "outbox row {} settled, about {} pending",
+        health.position, health.pending
+    ));
     match &health.reason {
         Some(reason) if !health.ready => context.not_ready(reason),
         _ => context.ready(),

@@ -84,7 +84,8 @@ async fn migrate_locked(connection: &mut PgConnection, store: &Store) -> Result<
         .await?;
     let mut migrator = Migrator::with_migrations(MIGRATIONS.iter().cloned().collect());
     migrator.set_locking(false).set_ignore_missing(true);
-    migrator.run(&mut *connection).await?;
+    // Hidden in the docs, made for this: a reference to a connection in a future that has to be `Send`.
+    migrator.run_direct(None, &mut *connection, false).await?;
     state_of(connection).await
 }
 

@@ -135,7 +135,7 @@ impl Shell {
                 self.enter(Phase::BackingOff { timer });
             }
             Verdict::Exhausted => {
-                self.escalate(format!("failed too often, at last because it {error}"), context)
+                self.escalate(format!("failed too often, the last time so: {error}"), context)
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) fn start(
     tree_thread: Receiver<Infallible>,
 ) -> io::Result<()> {
     thread::Builder::new()
-        .name("twinbox-watchdog".to_owned())
+        .name("twinbox-watch".to_owned())
         .spawn(move || watch(&tree, &settings, &tree_thread))
         .map(drop)
 }
@@ -68,5 +68,42 @@ fn blocked(tree: &TreeRecord, settings: &TreeSettings) {
     let outcome = tree.publish_outcome();
     if settings.on_blocked == OnBlocked::ExitProcess {
         std::process::exit(outcome.exit_code().into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn settings() -> TreeSettings {
+        TreeSettings {
+            blocked_after: Duration::from_millis(100),
+            ..TreeSettings::default()
+        }
+    }
+
+    #[test]
+    fn a_thread_that_never_gave_a_sign_of_life_is_blocked() {
+        let tree = TreeRecord::new(Vec::new());
+        let (_alive, tree_thread) = mpsc::channel();
+        watch(&tree, &settings(), &tree_thread);
+        assert!(tree.is_draining());
+        assert_eq!(tree.publish_outcome().ending, Ending::Blocked);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_not_blocked() {
+        let tree = TreeRecord::new(Vec::new());
+        let (alive, tree_thread) = mpsc::channel();
+        drop(alive);
+        watch(&tree, &settings(), &tree_thread);
+        assert!(!tree.is_draining());
+    }
+
+    #[test]
+    fn signs_of_life_come_more_often_than_looks() {
+        let blocked_after = Duration::from_secs(10);
+        assert!(beat_interval(blocked_after) < blocked_after / LOOKS);
     }
 }

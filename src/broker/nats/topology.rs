@@ -85,14 +85,23 @@ impl Nats {
             }
             Err(error) => return Err(refusal::of_consumer(&error)),
         };
-        let subscription = NatsSubscription {
+        Ok((self.subscription(settings, wanted), findings))
+    }
+
+    /// A consumer that is only looked at: nothing is created or checked.
+    pub fn look_at(self: &Arc<Self>, settings: &ConsumerSettings) -> NatsSubscription {
+        self.subscription(settings, consumer_config(settings, true))
+    }
+
+    fn subscription(self: &Arc<Self>, settings: &ConsumerSettings, config: pull::Config) -> NatsSubscription {
+        NatsSubscription {
             nats: self.clone(),
             stream: settings.stream.clone(),
-            config: wanted,
+            config,
             subjects: settings.subjects.clone(),
+            // Half of what may be in flight: the rest is what the lanes hold.
             prefetch: usize::try_from(settings.max_in_flight).unwrap_or(usize::MAX) / 2 + 1,
-        };
-        Ok((subscription, findings))
+        }
     }
 }
 

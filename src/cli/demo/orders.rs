@@ -28,7 +28,9 @@ pub(super) struct OrderEvent {
 impl OrderEvent {
     /// The message that carries it, ordered by customer.
     pub(super) fn message(&self, subject: &str, kind: &str) -> Result<Message, twinbox::InvalidMessage> {
-        Ok(Message::json(subject, self)?.key(format!("customer-{}", self.customer)).kind(kind))
+        Ok(Message::json(subject, self)?
+            .key(format!("customer-{}", self.customer))
+            .kind(kind))
     }
 }
 
@@ -40,7 +42,10 @@ pub(super) async fn place(store: &Store, orders: u64) -> Result<(), super::Comma
     for _ in 0..WRITERS {
         let (store, outbox, left) = (store.clone(), outbox.clone(), left.clone());
         writers.spawn(async move {
-            while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+            while left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                .is_ok()
+            {
                 while fastrand::u64(..ROLLED_BACK) == 0 {
                     place_one(&store, &outbox, false).await?;
                 }
@@ -64,7 +69,12 @@ async fn place_one(store: &Store, outbox: &Outbox, commit: bool) -> Result<(), s
             .bind(customer)
             .fetch_one(&mut *transaction)
             .await?;
-    let event = OrderEvent { order: Uuid::now_v7(), customer, number, amount_cents: fastrand::i64(100..=10_000) };
+    let event = OrderEvent {
+        order: Uuid::now_v7(),
+        customer,
+        number,
+        amount_cents: fastrand::i64(100..=10_000),
+    };
     sqlx::query("INSERT INTO demo.placed_order (id, customer, number, amount_cents) VALUES ($1, $2, $3, $4)")
         .bind(event.order)
         .bind(event.customer)
@@ -72,8 +82,14 @@ async fn place_one(store: &Store, outbox: &Outbox, commit: bool) -> Result<(), s
         .bind(event.amount_cents)
         .execute(&mut *transaction)
         .await?;
-    outbox.enqueue(&mut transaction, event.message("orders.placed", "OrderPlaced")?).await?;
-    if commit { transaction.commit().await? } else { transaction.rollback().await? }
+    outbox
+        .enqueue(&mut transaction, event.message("orders.placed", "OrderPlaced")?)
+        .await?;
+    if commit {
+        transaction.commit().await?
+    } else {
+        transaction.rollback().await?
+    }
     Ok(())
 }
 

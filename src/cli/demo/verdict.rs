@@ -11,7 +11,7 @@ pub(super) struct Verdict {
     pub(super) orders: i64,
     /// Messages in the streams, repeated ones that were stored a second time included.
     pub(super) published: u64,
-    /// Deliveries by the broker, repeated ones included.
+    /// Messages that came to the inboxes: delivered by the broker, again and again, or read from the stream after a crash.
     pub(super) deliveries: u64,
     /// Messages that the inboxes met again and skipped.
     pub(super) duplicates_skipped: u64,
@@ -40,6 +40,16 @@ pub(super) struct Verdict {
 pub(super) struct Latency {
     pub(super) p50: f64,
     pub(super) p99: f64,
+}
+
+/// How many effects there are so far.
+pub(super) async fn effects(pool: &PgPool) -> sqlx::Result<u64> {
+    let effects: i64 = sqlx::query_scalar(
+        "SELECT (SELECT count(DISTINCT order_id) FROM demo.charge) + (SELECT count(DISTINCT order_id) FROM demo.ledger_entry)",
+    )
+    .fetch_one(pool)
+    .await?;
+    Ok(effects.unsigned_abs())
 }
 
 /// What is counted while the demo runs, beside the tables.
@@ -126,8 +136,11 @@ impl Verdict {
         for (name, value) in [
             ("orders placed", self.orders.to_string()),
             ("messages stored in the streams", self.published.to_string()),
-            ("deliveries", self.deliveries.to_string()),
-            ("duplicates skipped by the inboxes", self.duplicates_skipped.to_string()),
+            ("deliveries to the inboxes", self.deliveries.to_string()),
+            (
+                "duplicates skipped by the inboxes",
+                self.duplicates_skipped.to_string(),
+            ),
             ("processes killed", self.kills.to_string()),
             ("effects (charges and ledger entries)", self.effects.to_string()),
             ("lost", self.lost.to_string()),
@@ -136,7 +149,10 @@ impl Verdict {
             ("effects of what was rolled back", self.orphans.to_string()),
             ("money", money),
             ("elapsed", format!("{} s", self.elapsed_s)),
-            ("order to ledger, p50 / p99", format!("{} / {} ms", self.latency_ms.p50, self.latency_ms.p99)),
+            (
+                "order to ledger, p50 / p99",
+                format!("{} / {} ms", self.latency_ms.p50, self.latency_ms.p99),
+            ),
         ] {
             rows.add_row([name, &value]);
         }

@@ -1,0 +1,56 @@
+//! `twinbox prune`
+
+use super::output::table;
+use super::{CommandError, Output, SettingsArgs};
+use clap::Args;
+use std::process::ExitCode;
+use tokio_util::sync::CancellationToken;
+use twinbox::broker::nats::Nats;
+use twinbox::pruner::{Pruner, Report};
+
+/// Remove what can no longer come again, once. `run` does it from time to time.
+///
+/// The outbox's rows go by age once they are settled. An inbox's ids go when the broker can't deliver their message any
+/// more and the producer can't publish it again; the proof is printed.
+#[derive(Args, Debug)]
+pub(super) struct Prune {
+    /// Only count.
+    #[arg(long)]
+    dry_run: bool,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Prune {
+    pub(super) async fn run(&self, args: &SettingsArgs) -> Result<ExitCode, CommandError> {
+        let (settings, store) = args.store().await?;
+        let nats = Nats::connect(&settings.nats, "twinbox prune").await?;
+        let pruner = Pruner::new(store, nats, settings.pruner, settings.consumers);
+        let reports = if self.dry_run {
+            pruner.dry_run().await?
+        } else {
+            pruner.run_once(&CancellationToken::new()).await?
+        };
+        self.output.write(&reports, || words(&reports, self.dry_run))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn words(reports: &[Report], dry_run: bool) -> String {
+    let mut rows = table(&[
+        "box",
+        if dry_run { "would remove" } else { "removed" },
+        "kept at least",
+        "proof",
+    ]);
+    for report in reports {
+        rows.add_row([
+            report.name.clone(),
+            report.rows.to_string(),
+            report.keep_text(),
+            report.proof.clone(),
+        ]);
+    }
+    rows.to_string()
+}

@@ -1,0 +1,201 @@
+//! `twinbox status`
+
+use super::output::{print, table};
+use super::{CommandError, Output, SettingsArgs};
+use clap::Args;
+use serde::Serialize;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use twinbox::broker::nats::Nats;
+use twinbox::broker::{Publisher as _, Subscription as _};
+use twinbox::config::ConsumerSettings;
+use twinbox::inbox::{self, InboxStatus};
+use twinbox::outbox::{self, RelayStatus};
+use twinbox::pruner::{self, PrunerStatus};
+use twinbox::store::Store;
+
+/// How long to wait for the broker before its figures are left out.
+const BROKER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Show how far relays, consumers and pruners are.
+///
+/// Per relay: rows pending, the oldest one's age, who holds the lease. Per consumer: lag and messages in flight at the
+/// broker; claimed, duplicates skipped, retries, dead letters. Per pruner: its window, the proof, its last run.
+#[derive(Args, Debug)]
+pub(super) struct Status {
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    relays: Vec<RelayStatus>,
+    consumers: Vec<ShownConsumer>,
+    pruners: Vec<PrunerStatus>,
+}
+
+#[derive(Serialize)]
+struct ShownConsumer {
+    #[serde(flatten)]
+    inbox: InboxStatus,
+    /// What the broker says; absent if it does not answer.
+    broker: Option<AtBroker>,
+}
+
+#[derive(Serialize)]
+struct AtBroker {
+    /// Messages that were not handed out yet.
+    lag: u64,
+    /// Messages handed out and not acknowledged.
+    in_flight: u64,
+    /// Deliveries so far, repeated ones included.
+    deliveries: u64,
+}
+
+impl Status {
+    pub(super) async fn run(&self, args: &SettingsArgs) -> Result<ExitCode, CommandError> {
+        let (settings, store) = args.store().await?;
+        let nats = Nats::connect(&settings.nats, "twinbox status").await?;
+        let shown = Shown {
+            relays: outbox::relay_statuses(&store).await?,
+            consumers: consumers(&store, &nats).await?,
+            pruners: pruner::status(&store).await?,
+        };
+        if self.output.json {
+            print(&serde_json::to_string_pretty(&shown)?)?;
+        } else {
+            print(&words(&shown, nats.is_connected()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn consumers(store: &Store, nats: &Arc<Nats>) -> Result<Vec<ShownConsumer>, CommandError> {
+    let mut consumers = Vec::new();
+    for inbox in inbox::status(store).await? {
+        let broker = tokio::time::timeout(BROKER_PATIENCE, at_broker(nats, &inbox))
+            .await
+            .ok()
+            .flatten();
+        consumers.push(ShownConsumer { inbox, broker });
+    }
+    Ok(consumers)
+}
+
+async fn at_broker(nats: &Arc<Nats>, inbox: &InboxStatus) -> Option<AtBroker> {
+    while !nats.is_connected() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let settings = ConsumerSettings {
+        name: inbox.name.clone(),
+        stream: inbox.stream.clone(),
+        ..ConsumerSettings::default()
+    };
+    let state = nats.look_at(&settings).state().await.ok()?;
+    Some(AtBroker {
+        lag: state.pending,
+        in_flight: state.ack_pending,
+        deliveries: state.deliveries,
+    })
+}
+
+fn words(shown: &Shown, connected: bool) -> String {
+    let mut text = String::new();
+    if shown.relays.is_empty() {
+        text.push_str("no relay has run yet\n");
+    } else {
+        let mut rows = table(&["relay", "pending", "oldest", "published", "lease", "epoch"]);
+        for relay in &shown.relays {
+            let pending = relay.pending.as_ref();
+            rows.add_row([
+                relay.name.clone(),
+                pending.map_or("unknown".to_owned(), |pending| {
+                    format!("{}{}", pending.rows, if pending.or_more { "+" } else { "" })
+                }),
+                pending
+                    .and_then(|pending| pending.oldest)
+                    .map_or("-".to_owned(), duration_text),
+                relay.published.to_string(),
+                lease_text(relay),
+                relay.epoch.to_string(),
+            ]);
+        }
+        text.push_str(&format!("{rows}\n"));
+    }
+    if !shown.consumers.is_empty() {
+        let mut rows = table(&[
+            "consumer",
+            "stream",
+            "lag",
+            "in flight",
+            "claimed",
+            "duplicates",
+            "retries",
+            "unfinished",
+            "dead letters",
+        ]);
+        for ShownConsumer { inbox, broker } in &shown.consumers {
+            let at_broker = |figure: fn(&AtBroker) -> u64| {
+                broker
+                    .as_ref()
+                    .map_or("unknown".to_owned(), |broker| figure(broker).to_string())
+            };
+            rows.add_row([
+                inbox.name.clone(),
+                inbox.stream.clone(),
+                at_broker(|broker| broker.lag),
+                at_broker(|broker| broker.in_flight),
+                inbox.claimed.to_string(),
+                inbox.duplicates.to_string(),
+                inbox.retries.to_string(),
+                inbox.unfinished.to_string(),
+                inbox.dead_letters.to_string(),
+            ]);
+        }
+        text.push_str(&format!("\n{rows}\n"));
+        if !connected {
+            text.push_str("NATS does not answer, so lag and messages in flight are unknown\n");
+        }
+    }
+    if !shown.pruners.is_empty() {
+        let mut rows = table(&[
+            "pruner",
+            "keeps at least",
+            "proof",
+            "last run",
+            "removed then",
+            "removed in all",
+        ]);
+        for pruner in &shown.pruners {
+            rows.add_row([
+                pruner.name.clone(),
+                duration_text(Duration::from_secs(pruner.keep_s.unsigned_abs())),
+                pruner.proof.clone(),
+                super::output::time_text(pruner.last_run_at),
+                pruner.last_deleted.to_string(),
+                pruner.deleted.to_string(),
+            ]);
+        }
+        text.push_str(&format!("\n{rows}\n"));
+    }
+    text
+}
+
+fn lease_text(relay: &RelayStatus) -> String {
+    match &relay.holder {
+        Some(holder) if relay.leased => format!("{holder}{}", if relay.asleep { " (asleep)" } else { "" }),
+        Some(holder) => format!("expired, was {holder}"),
+        None => "nobody".to_owned(),
+    }
+}
+
+/// To the millisecond where that matters, to the second where it does not.
+fn duration_text(duration: Duration) -> String {
+    let rounded = if duration < Duration::from_secs(10) {
+        Duration::from_millis(duration.as_millis() as u64)
+    } else {
+        Duration::from_secs(duration.as_secs())
+    };
+    humantime::format_duration(rounded).to_string()
+}

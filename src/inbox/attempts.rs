@@ -1,0 +1,78 @@
+//! Attempts: handler runs of messages that did not succeed at once. Deliveries are not counted.
+
+use crate::store::{Store, StoreError};
+use sqlx::SqlStr;
+use uuid::Uuid;
+
+/// The attempts of one consumer.
+#[derive(Clone, Debug)]
+pub(super) struct Attempts {
+    store: Store,
+    consumer: i32,
+    note: SqlStr,
+    describe: SqlStr,
+    forget: SqlStr,
+}
+
+impl Attempts {
+    pub(super) fn new(store: &Store, consumer: i32) -> Self {
+        Self {
+            store: store.clone(),
+            consumer,
+            note: store.sql(
+                "INSERT INTO {s}.attempt AS a (consumer, message_id, runs, last_error) VALUES ($1, $2, 1, $3)
+                 ON CONFLICT (consumer, message_id) DO UPDATE
+                    SET runs = a.runs + 1, last_error = coalesce(excluded.last_error, a.last_error), last_run_at = now()
+                 RETURNING runs",
+            ),
+            describe: store.sql(
+                "UPDATE {s}.attempt SET last_error = $3 WHERE consumer = $1 AND message_id = $2",
+            ),
+            forget: store.sql("DELETE FROM {s}.attempt WHERE consumer = $1 AND message_id = $2"),
+        }
+    }
+
+    /// Counts a run, in a transaction of its own: before it begins, for a message that may kill the process, or after it
+    /// failed. Returns how many there were.
+    pub(super) async fn note(&self, message: Uuid, error: Option<&str>) -> Result<u32, StoreError> {
+        let mut transaction = self.store.begin().await?;
+        let runs: i32 = sqlx::query_scalar(self.note.clone())
+            .persistent(self.store.prepared())
+            .bind(self.consumer)
+            .bind(message)
+            .bind(error.map(|error| error.replace('\0', "\u{FFFD}")))
+            .fetch_one(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(u32::try_from(runs).unwrap_or(u32::MAX))
+    }
+
+    /// Says how a run that was counted before it began has failed.
+    pub(super) async fn describe(&self, message: Uuid, error: &str) -> Result<(), StoreError> {
+        let mut transaction = self.store.begin().await?;
+        sqlx::query(self.describe.clone())
+            .persistent(self.store.prepared())
+            .bind(self.consumer)
+            .bind(message)
+            .bind(error.replace('\0', "\u{FFFD}"))
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// Forgets a message's runs, in the transaction that settles it.
+    pub(super) async fn forget(
+        &self,
+        connection: &mut sqlx::PgConnection,
+        message: Uuid,
+    ) -> sqlx::Result<()> {
+        sqlx::query(self.forget.clone())
+            .persistent(self.store.prepared())
+            .bind(self.consumer)
+            .bind(message)
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+}

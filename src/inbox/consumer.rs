@@ -1,0 +1,279 @@
+//! The consumer: takes messages from the broker, in order, to the lanes.
+
+use super::actor::BusinessActor;
+use super::attempts::Attempts;
+use super::batch::Bench;
+use super::brake::Brake;
+use super::claim::{Inbox, LaneId};
+use super::control::ConsumerControl;
+use super::lane::Lane;
+use super::registry;
+use super::router::{Actors, Route};
+use super::session::{Ended, Session};
+use super::sql_handler::{SqlHandler, SqlHandlerError};
+use crate::broker::Subscription;
+use crate::config::{ConsumerSettings, Impossible};
+use crate::dead_letter::{Origin, Table};
+use crate::store::{OutboxInsert, Store, StoreError};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinError, JoinSet};
+use uuid::Uuid;
+
+/// The pauses between two sessions with the broker: the first, doubled up to the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What is wrong with a consumer.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsumerConfigError {
+    /// Its settings.
+    #[error("impossible settings: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Settings(Vec<Impossible>),
+    /// It has no handler.
+    #[error("consumer {0} has no handler: register an actor, or give handlers with SQL")]
+    NoHandler(String),
+    /// A handler in SQL.
+    #[error("handlers[{index}].sql: {source}")]
+    Sql {
+        /// Its place in the settings.
+        index: usize,
+        /// What is wrong.
+        #[source]
+        source: SqlHandlerError,
+    },
+}
+
+/// Why a consumer ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsumerError {
+    /// The database, where waiting does not help.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A lane ended by itself, which is an error of twinbox.
+    #[error("a lane ended by itself")]
+    Lane,
+}
+
+/// A consumer with its handlers. Clones are the same consumer.
+#[derive(Clone, Debug)]
+pub struct Consumer {
+    settings: Arc<ConsumerSettings>,
+    routes: Arc<[Route]>,
+}
+
+/// Collects the handlers of a consumer.
+#[derive(Debug)]
+pub struct ConsumerBuilder {
+    settings: ConsumerSettings,
+    routes: Vec<Route>,
+}
+
+impl ConsumerBuilder {
+    /// Messages of these subjects (wildcards allowed) go to an actor, which the factory makes: one for each lane. Of several
+    /// that fit, the first registered takes a message.
+    #[must_use]
+    pub fn actor<A: BusinessActor>(
+        mut self,
+        subject: impl Into<String>,
+        factory: impl Fn() -> A + Send + Sync + 'static,
+    ) -> Self {
+        self.routes.push(Route::new(subject.into(), None, factory));
+        self
+    }
+
+    /// The same for messages of one kind, by the `Event-Type` or `ce-type` header.
+    #[must_use]
+    pub fn actor_of_kind<A: BusinessActor>(
+        mut self,
+        subject: impl Into<String>,
+        kind: impl Into<String>,
+        factory: impl Fn() -> A + Send + Sync + 'static,
+    ) -> Self {
+        self.routes
+            .push(Route::new(subject.into(), Some(kind.into()), factory));
+        self
+    }
+
+    /// The consumer.
+    ///
+    /// # Errors
+    /// [`ConsumerConfigError`] for what can't work.
+    pub fn build(mut self) -> Result<Consumer, ConsumerConfigError> {
+        let faults = self.settings.faults();
+        if !faults.is_empty() {
+            return Err(ConsumerConfigError::Settings(faults));
+        }
+        for (index, handler) in self.settings.handlers.iter().enumerate() {
+            let sql =
+                SqlHandler::new(&handler.sql).map_err(|source| ConsumerConfigError::Sql { index, source })?;
+            self.routes.push(Route::new(
+                handler.subject.clone(),
+                handler.kind.clone(),
+                move || sql.clone(),
+            ));
+        }
+        if self.routes.is_empty() {
+            return Err(ConsumerConfigError::NoHandler(self.settings.name));
+        }
+        Ok(Consumer {
+            settings: Arc::new(self.settings),
+            routes: self.routes.into(),
+        })
+    }
+}
+
+impl Consumer {
+    /// A consumer whose handlers are Rust; those in SQL of the settings come after them.
+    ///
+    /// ```
+    /// use twinbox::config::ConsumerSettings;
+    /// # use twinbox::inbox::{BusinessActor, Consumer, Event, HandlerError, InboxTransaction};
+    /// # struct Billing;
+    /// # impl BusinessActor for Billing {
+    /// #     type Event = serde_json::Value;
+    /// #     async fn handle(&mut self, _: Event<Self::Event>, _: &mut InboxTransaction<'_>) -> Result<(), HandlerError> {
+    /// #         Ok(())
+    /// #     }
+    /// # }
+    /// let settings = ConsumerSettings { name: "billing".into(), stream: "ORDERS".into(), ..Default::default() };
+    /// let consumer = Consumer::builder(settings).actor("orders.placed", || Billing).build()?;
+    /// # Ok::<(), twinbox::inbox::ConsumerConfigError>(())
+    /// ```
+    pub fn builder(settings: ConsumerSettings) -> ConsumerBuilder {
+        ConsumerBuilder {
+            settings,
+            routes: Vec::new(),
+        }
+    }
+
+    /// A consumer whose handlers are all in SQL.
+    ///
+    /// # Errors
+    /// [`ConsumerConfigError`] for what can't work.
+    pub fn from_settings(settings: ConsumerSettings) -> Result<Self, ConsumerConfigError> {
+        Self::builder(settings).build()
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &ConsumerSettings {
+        &self.settings
+    }
+
+    /// Consumes until it is drained. Outages are waited out.
+    ///
+    /// # Errors
+    /// [`ConsumerError`] where starting anew may help.
+    pub async fn run(
+        &self,
+        store: &Store,
+        subscription: Arc<dyn Subscription>,
+        control: ConsumerControl,
+    ) -> Result<(), ConsumerError> {
+        let consumer = registry::consumer_id(store, &self.settings.name, &self.settings.stream).await?;
+        registry::fold_counters(store, consumer).await?;
+        let (mut lanes, senders) = self.start_lanes(store, consumer, &control);
+        let in_flight = usize::try_from(self.settings.max_in_flight).unwrap_or(Semaphore::MAX_PERMITS);
+        let session = Session {
+            store: store.clone(),
+            subscription: subscription.clone(),
+            letters: self.letters(store),
+            settings: self.settings.clone(),
+            senders,
+            permits: Arc::new(Semaphore::new(in_flight)),
+            in_hand: super::delivery::InHand::default(),
+            control: control.clone(),
+        };
+        let (consumed, mut panic) = self.consume(&session, &mut lanes).await;
+        // No more can come: the lanes finish the transactions they are in. None is aborted, whatever has happened.
+        control.drain().cancel();
+        drop(session);
+        while let Some(ended) = lanes.join_next().await {
+            panic = panic.or(ended.err());
+        }
+        if let Err(error) = subscription.flush().await {
+            tracing::warn!(consumer = self.settings.name, %error, "the last acknowledgements may not be out");
+        }
+        match panic.map(JoinError::try_into_panic) {
+            // The supervisor sees it as this consumer's.
+            Some(Ok(panic)) => std::panic::resume_unwind(panic),
+            _ => consumed,
+        }
+    }
+
+    /// One session with the broker after the other.
+    async fn consume(
+        &self,
+        session: &Session,
+        lanes: &mut JoinSet<()>,
+    ) -> (Result<(), ConsumerError>, Option<JoinError>) {
+        let mut pause = PAUSES.0;
+        loop {
+            let ended = tokio::select! {
+                ended = session.run() => ended,
+                // Lanes end after the session, or they panicked.
+                lane = lanes.join_next() => {
+                    let ended = if session.control.is_draining() { Ok(()) } else { Err(ConsumerError::Lane) };
+                    return (ended, lane.and_then(Result::err));
+                }
+            };
+            match ended {
+                Ended::Drained => return (Ok(()), None),
+                Ended::LostTrack => pause = PAUSES.0,
+                Ended::Failed(reason) => {
+                    tracing::warn!(consumer = self.settings.name, reason, "consuming is held up");
+                    session.control.is_held_up(reason);
+                    tokio::select! {
+                        () = session.control.drain().cancelled() => return (Ok(()), None),
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+            }
+        }
+    }
+
+    fn letters(&self, store: &Store) -> Table {
+        Table::new(
+            store.schema(),
+            store.prepared(),
+            Origin::Inbox,
+            &self.settings.name,
+        )
+    }
+
+    fn start_lanes(
+        &self,
+        store: &Store,
+        consumer: i32,
+        control: &ConsumerControl,
+    ) -> (JoinSet<()>, Vec<mpsc::Sender<super::delivery::Delivery>>) {
+        let brake = Brake::new(usize::from(self.settings.lanes), self.settings.lock_timeout);
+        let instance = Uuid::now_v7();
+        let mut lanes = JoinSet::new();
+        let mut senders = Vec::new();
+        // The permits bound what is in hand; a lane may hold all of it.
+        let capacity = usize::try_from(self.settings.max_in_flight).unwrap_or(usize::MAX);
+        for lane in 0..self.settings.lanes {
+            let (sender, receiver) = mpsc::channel(capacity);
+            let bench = Bench {
+                store: store.clone(),
+                inbox: Inbox::new(store, consumer, &self.settings.name),
+                attempts: Attempts::new(store, consumer),
+                letters: self.letters(store),
+                outbox: OutboxInsert::new(store.schema(), store.prepared()),
+                brake: brake.clone(),
+                settings: self.settings.clone(),
+                lane: LaneId {
+                    instance,
+                    lane: i32::from(lane),
+                },
+            };
+            // A task that is joined and never aborted: it may be inside a transaction.
+            lanes.spawn(Lane::new(bench, Actors::new(self.routes.clone()), receiver, control.clone()).run());
+            senders.push(sender);
+        }
+        // Dropping a JoinSet aborts; this one is emptied first, see `run`.
+        (lanes, senders)
+    }
+}

@@ -1,0 +1,95 @@
+//! What a consumer lets others see of itself, and how it is told to end.
+
+use serde::Serialize;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How a consumer is.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub struct ConsumerHealth {
+    /// Whether it does its work: database and broker answer.
+    pub ready: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// Messages in hand.
+    pub in_hand: usize,
+    /// Messages settled since it started: handled, skipped, or among the dead letters.
+    pub settled: u64,
+    /// Rises whenever it comes forward: a consumer with messages in hand for which it stands still is stuck.
+    pub beats: u64,
+}
+
+/// The handle of a running consumer. Clones belong to the same consumer.
+#[derive(Clone, Debug)]
+pub struct ConsumerControl {
+    drain: CancellationToken,
+    health: Arc<watch::Sender<ConsumerHealth>>,
+}
+
+impl ConsumerControl {
+    /// A handle whose consumer drains when the token is cancelled: it fetches no more, finishes the transactions it is in,
+    /// acknowledges, and ends. What it had fetched beyond that comes again.
+    pub fn new(drain: CancellationToken) -> Self {
+        let health = ConsumerHealth {
+            ready: false,
+            reason: Some("starting".to_owned()),
+            in_hand: 0,
+            settled: 0,
+            beats: 0,
+        };
+        Self {
+            drain,
+            health: Arc::new(watch::Sender::new(health)),
+        }
+    }
+
+    /// How the consumer is, now and from now on.
+    pub fn health(&self) -> watch::Receiver<ConsumerHealth> {
+        self.health.subscribe()
+    }
+
+    pub(super) fn drain(&self) -> &CancellationToken {
+        &self.drain
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.drain.is_cancelled()
+    }
+
+    fn update(&self, change: impl FnOnce(&mut ConsumerHealth)) {
+        self.health.send_modify(|health| {
+            change(health);
+            health.beats += 1;
+        });
+    }
+
+    pub(super) fn beat(&self) {
+        self.update(|_| {});
+    }
+
+    pub(super) fn holds(&self, in_hand: usize) {
+        // No beat: holding is not coming forward.
+        self.health
+            .send_if_modified(|health| std::mem::replace(&mut health.in_hand, in_hand) != in_hand);
+    }
+
+    pub(super) fn settled(&self, messages: usize) {
+        self.update(|health| health.settled += messages as u64);
+    }
+
+    pub(super) fn works(&self) {
+        self.update(|health| {
+            health.ready = true;
+            health.reason = None;
+        });
+    }
+
+    pub(super) fn is_held_up(&self, reason: impl Into<String>) {
+        let reason = reason.into();
+        self.update(|health| {
+            health.ready = false;
+            health.reason = Some(reason);
+        });
+    }
+}

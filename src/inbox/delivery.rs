@@ -1,0 +1,182 @@
+//! A message in the hands of this process, from its arrival until it is acknowledged.
+
+use super::envelope::Envelope;
+use crate::broker::{BrokerError, Incoming, ReceiptHandle};
+use crate::dead_letter::DeadLetter;
+use futures_util::future::join_all;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
+use uuid::Uuid;
+
+/// The broker's ends of all deliveries of one message that came while it was in hand.
+#[derive(Default)]
+pub(super) struct Handles(Mutex<Vec<Arc<dyn ReceiptHandle>>>);
+
+impl Handles {
+    fn all(&self) -> Vec<Arc<dyn ReceiptHandle>> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn ReceiptHandle>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A dead letter that was requeued.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Letter {
+    pub(super) id: i64,
+}
+
+/// A message in the hands of this process.
+pub(super) struct Delivery {
+    pub(super) envelope: Envelope,
+    /// The stream's row.
+    pub(super) stream: i32,
+    pub(super) stream_name: String,
+    /// It may have been run before, by a process that died of it: it runs alone, and its run is recorded first.
+    pub(super) alone: bool,
+    /// Not before this moment: it failed and waits.
+    pub(super) due: Option<Instant>,
+    pub(super) letter: Option<Letter>,
+    handles: Arc<Handles>,
+    /// Bounds what is in hand.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Delivery {
+    pub(super) fn id(&self) -> Uuid {
+        self.envelope.id
+    }
+
+    pub(super) fn key(&self) -> Option<&str> {
+        self.envelope.key.as_deref()
+    }
+
+    pub(super) fn sequence(&self) -> i64 {
+        i64::try_from(self.envelope.sequence).unwrap_or(i64::MAX)
+    }
+
+    /// What routes it to a lane: its key, so that a key stays in one; without one, its id.
+    pub(super) fn lane_of(&self, lanes: usize) -> usize {
+        let hash = match self.key() {
+            Some(key) => fnv1a(key.as_bytes()),
+            None => fnv1a(self.envelope.id.as_bytes()),
+        };
+        usize::try_from(hash % lanes as u64).unwrap_or_default()
+    }
+
+    /// Tells the broker that it is done. What gets lost leads to another delivery, which the inbox meets.
+    pub(super) async fn acknowledge(self) {
+        for handle in self.handles.all() {
+            if let Err(error) = handle.acknowledge().await {
+                tracing::warn!(message = %self.envelope.id, %error, "not acknowledged; it will come again and be skipped");
+            }
+        }
+    }
+}
+
+/// FNV-1a, 64 bits: a key must go to the same lane whatever process it is in, so std's hasher, which is seeded, won't do.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// A message's place: the stream's row and its number there.
+type Place = (i32, u64);
+
+/// What this process has in hand, so that nothing is run twice at once and the broker can be told that work goes on.
+#[derive(Clone, Default)]
+pub(super) struct InHand {
+    messages: Arc<Mutex<HashMap<Place, Weak<Handles>>>>,
+    letters: Arc<Mutex<HashMap<i64, Weak<Handles>>>>,
+}
+
+impl InHand {
+    /// Takes a message up; `None` if it is in hand already: then its new delivery is acknowledged with the first.
+    pub(super) fn take(
+        &self,
+        incoming: Incoming,
+        stream: i32,
+        permit: OwnedSemaphorePermit,
+    ) -> Option<Delivery> {
+        let place = (stream, incoming.position.sequence);
+        let handle: Option<Arc<dyn ReceiptHandle>> = incoming.receipt_handle.map(Arc::from);
+        let envelope_of = |handle: Option<Arc<dyn ReceiptHandle>>, handles: &Handles| {
+            handles.lock().extend(handle);
+        };
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(held) = messages.get(&place).and_then(Weak::upgrade) {
+            envelope_of(handle, &held);
+            return None;
+        }
+        let handles = Arc::new(Handles::default());
+        envelope_of(handle, &handles);
+        messages.insert(place, Arc::downgrade(&handles));
+        drop(messages);
+        let incoming = Incoming {
+            receipt_handle: None,
+            ..incoming
+        };
+        Some(Delivery {
+            envelope: Envelope::of_incoming(&incoming),
+            stream,
+            stream_name: incoming.position.stream.name,
+            alone: incoming.redelivered,
+            due: None,
+            letter: None,
+            handles,
+            _permit: permit,
+        })
+    }
+
+    /// Takes up a dead letter; `None` if it is in hand already.
+    pub(super) fn take_letter(&self, letter: &DeadLetter, permit: OwnedSemaphorePermit) -> Option<Delivery> {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if letters.get(&letter.id).and_then(Weak::upgrade).is_some() {
+            return None;
+        }
+        let handles = Arc::new(Handles::default());
+        letters.insert(letter.id, Arc::downgrade(&handles));
+        drop(letters);
+        Some(Delivery {
+            envelope: Envelope::of_letter(letter),
+            stream: 0,
+            stream_name: letter.stream.clone().unwrap_or_default(),
+            alone: true,
+            due: None,
+            letter: Some(Letter { id: letter.id }),
+            handles,
+            _permit: permit,
+        })
+    }
+
+    /// How much is in hand.
+    pub(super) fn len(&self) -> usize {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.retain(|_, handles| handles.strong_count() > 0);
+        self.letters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|_, handles| handles.strong_count() > 0);
+        messages.len()
+    }
+
+    /// Tells the broker that all of it is being worked on.
+    pub(super) async fn in_progress(&self) -> Result<(), BrokerError> {
+        let held: Vec<Arc<Handles>> = {
+            let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+            messages.values().filter_map(Weak::upgrade).collect()
+        };
+        // Only the last delivery counts to the broker; the earlier ones cost a few bytes.
+        let told = join_all(
+            held.iter()
+                .filter_map(|handles| handles.all().pop())
+                .map(|handle| async move { handle.in_progress().await }),
+        );
+        told.await.into_iter().collect()
+    }
+}

@@ -1,0 +1,84 @@
+//! A message as a handler sees it.
+
+use super::identity;
+use crate::broker::Incoming;
+use crate::dead_letter::DeadLetter;
+use crate::message::Headers;
+use bytes::Bytes;
+use std::ops::Deref;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// A message as it came.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    /// Its identity: what the inbox claims.
+    pub id: Uuid,
+    /// The subject it was published to.
+    pub subject: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// The kind of event, by the `Event-Type` or `ce-type` header.
+    pub kind: Option<String>,
+    /// All headers.
+    pub headers: Headers,
+    /// The body as it came.
+    pub payload: Bytes,
+    /// When it was enqueued, by the producer's database clock, where its producer says so.
+    pub enqueued_at: Option<OffsetDateTime>,
+    /// Its number in the stream.
+    pub sequence: u64,
+    /// Which run of its handler this is, from one.
+    pub run: u32,
+}
+
+impl Envelope {
+    pub(super) fn of_incoming(incoming: &Incoming) -> Self {
+        let headers = &incoming.headers;
+        Self {
+            id: identity::id_of(headers, &incoming.position),
+            subject: incoming.subject.clone(),
+            key: identity::key_of(headers).map(str::to_owned),
+            kind: identity::kind_of(headers).map(str::to_owned),
+            headers: headers.clone(),
+            payload: incoming.payload.clone(),
+            enqueued_at: identity::time_of(headers),
+            sequence: incoming.position.sequence,
+            run: 1,
+        }
+    }
+
+    pub(super) fn of_letter(letter: &DeadLetter) -> Self {
+        Self {
+            id: letter.message_id,
+            subject: letter.subject.clone(),
+            key: letter.key.clone(),
+            kind: identity::kind_of(&letter.headers).map(str::to_owned),
+            headers: letter.headers.clone(),
+            payload: letter.payload.clone(),
+            enqueued_at: letter.enqueued_at,
+            sequence: letter
+                .sequence
+                .and_then(|sequence| u64::try_from(sequence).ok())
+                .unwrap_or_default(),
+            run: 1,
+        }
+    }
+}
+
+/// An event with the message it came in. Dereferences to the event.
+#[derive(Clone, Debug)]
+pub struct Event<E> {
+    /// The message.
+    pub envelope: Envelope,
+    /// What its payload says.
+    pub payload: E,
+}
+
+impl<E> Deref for Event<E> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        &self.payload
+    }
+}

@@ -1,0 +1,279 @@
+//! A session with the broker: from the recovery of what is outstanding until the connection, or the track, is lost.
+
+use super::control::ConsumerControl;
+use super::delivery::{Delivery, InHand};
+use super::registry;
+use crate::broker::{BrokerError, Incoming, StreamId, Subscription};
+use crate::config::ConsumerSettings;
+use crate::dead_letter::Table;
+use crate::store::{Store, StoreError};
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Interval, MissedTickBehavior};
+
+/// How often requeued dead letters are looked for.
+const LETTERS_LOOK: Duration = Duration::from_secs(2);
+/// How often the consumer is compared with its stream, beside at each reconnect.
+const STATE_LOOK: Duration = Duration::from_secs(30);
+/// How often the connection is looked at.
+const CONNECTION_LOOK: Duration = Duration::from_millis(250);
+/// Requeued letters taken up at once.
+const LETTERS_AT_ONCE: i64 = 100;
+
+/// How a session ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The consumer is to end.
+    Drained,
+    /// The connection was made anew, or the consumer: what is outstanding has to be read again.
+    LostTrack,
+    /// Broker or database: to be tried again after a pause.
+    Failed(String),
+}
+
+impl From<BrokerError> for Ended {
+    fn from(error: BrokerError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<StoreError> for Ended {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(crate::error_text::with_causes(&error))
+    }
+}
+
+pub(super) struct Session {
+    pub(super) store: Store,
+    pub(super) subscription: Arc<dyn Subscription>,
+    pub(super) letters: Table,
+    pub(super) settings: Arc<ConsumerSettings>,
+    pub(super) senders: Vec<mpsc::Sender<Delivery>>,
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) in_hand: InHand,
+    pub(super) control: ConsumerControl,
+}
+
+impl Session {
+    pub(super) async fn run(&self) -> Ended {
+        match self.consume().await {
+            Ok(()) => Ended::Drained,
+            Err(ended) => ended,
+        }
+    }
+
+    async fn consume(&self) -> Result<(), Ended> {
+        let connections = self.subscription.connections();
+        let streams = Streams {
+            store: self.store.clone(),
+            known: Mutex::new(HashMap::new()),
+        };
+        let keep_alive = every(self.subscription.ack_wait() / 3);
+        let mut ticks = Ticks {
+            keep_alive,
+            look: every(CONNECTION_LOOK),
+            letters: every(LETTERS_LOOK),
+            state: every(STATE_LOOK),
+        };
+        ticks.state.tick().await;
+
+        self.check_place().await?;
+        let outstanding = self.subscription.state().await?.outstanding();
+        if !outstanding.is_empty() {
+            tracing::info!(
+                consumer = self.settings.name,
+                ?outstanding,
+                "recovering what was handed out"
+            );
+        }
+        // What a process before this one held comes again only after the ack wait, and what is new would overtake it: so it
+        // is read from the stream, first and in order.
+        let recovered = self.subscription.read(outstanding);
+        self.take(recovered, &streams, &mut ticks, connections).await?;
+        if self.control.is_draining() {
+            return Ok(());
+        }
+        let fresh = self.subscription.messages().await?;
+        self.control.works();
+        self.take(fresh, &streams, &mut ticks, connections).await?;
+        if self.control.is_draining() {
+            return Ok(());
+        }
+        Err(Ended::Failed(
+            "the broker ended the stream of messages".to_owned(),
+        ))
+    }
+
+    /// Takes messages to the lanes until there are no more.
+    async fn take(
+        &self,
+        mut messages: BoxStream<'static, Result<Incoming, BrokerError>>,
+        streams: &Streams,
+        ticks: &mut Ticks,
+        connections: u64,
+    ) -> Result<(), Ended> {
+        loop {
+            // First a place for it, so that no more is fetched than can be held.
+            let Some(permit) = self.permit(ticks, connections).await? else {
+                return Ok(());
+            };
+            let message = loop {
+                tokio::select! {
+                    biased;
+                    () = self.control.drain().cancelled() => return Ok(()),
+                    message = messages.next() => break message,
+                    tick = ticks.next() => self.tick(tick, connections).await?,
+                }
+            };
+            let Some(message) = message.transpose()? else {
+                return Ok(());
+            };
+            let stream = streams.id(&message.position.stream).await?;
+            if let Some(delivery) = self.in_hand.take(message, stream, permit) {
+                self.send(delivery).await?;
+            }
+        }
+    }
+
+    /// Waits for a place. `None`: the consumer is to end.
+    async fn permit(
+        &self,
+        ticks: &mut Ticks,
+        connections: u64,
+    ) -> Result<Option<OwnedSemaphorePermit>, Ended> {
+        let place = self.permits.clone().acquire_owned();
+        tokio::pin!(place);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.control.drain().cancelled() => return Ok(None),
+                permit = &mut place => return Ok(permit.ok()),
+                tick = ticks.next() => self.tick(tick, connections).await?,
+            }
+        }
+    }
+
+    async fn send(&self, delivery: Delivery) -> Result<(), Ended> {
+        let lane = delivery.lane_of(self.senders.len());
+        // The lane's channel holds as many as there are places.
+        self.senders[lane]
+            .send(delivery)
+            .await
+            .map_err(|_| Ended::Failed("a lane has ended".to_owned()))
+    }
+
+    async fn tick(&self, tick: Tick, connections: u64) -> Result<(), Ended> {
+        self.control.holds(self.in_hand.len());
+        match tick {
+            Tick::KeepAlive => {
+                if let Err(error) = self.in_hand.in_progress().await {
+                    tracing::debug!(consumer = self.settings.name, %error, "could not say that work goes on");
+                }
+                Ok(())
+            }
+            Tick::Look if self.subscription.connections() != connections => Err(Ended::LostTrack),
+            Tick::Look => Ok(()),
+            Tick::Letters => self.take_letters().await,
+            Tick::State if self.subscription.is_connected() => self.check_place().await,
+            Tick::State => Ok(()),
+        }
+    }
+
+    /// A consumer that stands after the end of its stream gets nothing, without a word: it is made anew, behind the inbox.
+    async fn check_place(&self) -> Result<(), Ended> {
+        let state = self.subscription.state().await?;
+        if !state.is_ahead_of_stream() {
+            return Ok(());
+        }
+        tracing::error!(
+            consumer = self.settings.name,
+            delivered = state.delivered,
+            last_sequence = state.stream.last_sequence,
+            "the stream has lost messages that were handed out; the consumer is made anew, and the inbox skips what was done"
+        );
+        self.subscription.recreate().await?;
+        Err(Ended::LostTrack)
+    }
+
+    /// Takes up dead letters that were requeued.
+    async fn take_letters(&self) -> Result<(), Ended> {
+        let mut connection = match self.store.pool().acquire().await {
+            Ok(connection) => connection,
+            Err(error) => {
+                tracing::debug!(consumer = self.settings.name, %error, "could not look for requeued dead letters");
+                return Ok(());
+            }
+        };
+        let letters = match self.letters.requeued(&mut connection, LETTERS_AT_ONCE).await {
+            Ok(letters) => letters,
+            Err(error) => {
+                tracing::debug!(consumer = self.settings.name, %error, "could not look for requeued dead letters");
+                return Ok(());
+            }
+        };
+        drop(connection);
+        for letter in letters {
+            // No waiting for a place here: what does not fit is found the next time.
+            let Ok(permit) = self.permits.clone().try_acquire_owned() else {
+                return Ok(());
+            };
+            if let Some(delivery) = self.in_hand.take_letter(&letter, permit) {
+                self.send(delivery).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows of the stream's incarnations.
+struct Streams {
+    store: Store,
+    known: Mutex<HashMap<StreamId, i32>>,
+}
+
+impl Streams {
+    async fn id(&self, stream: &StreamId) -> Result<i32, StoreError> {
+        let mut known = self.known.lock().await;
+        if let Some(id) = known.get(stream) {
+            return Ok(*id);
+        }
+        let id = registry::stream_id(&self.store, stream).await?;
+        known.insert(stream.clone(), id);
+        Ok(id)
+    }
+}
+
+enum Tick {
+    KeepAlive,
+    Look,
+    Letters,
+    State,
+}
+
+struct Ticks {
+    keep_alive: Interval,
+    look: Interval,
+    letters: Interval,
+    state: Interval,
+}
+
+impl Ticks {
+    async fn next(&mut self) -> Tick {
+        tokio::select! {
+            _ = self.keep_alive.tick() => Tick::KeepAlive,
+            _ = self.look.tick() => Tick::Look,
+            _ = self.letters.tick() => Tick::Letters,
+            _ = self.state.tick() => Tick::State,
+        }
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}

@@ -1,0 +1,80 @@
+//! A consumer, under supervision.
+
+use super::foundation::{Foundation, pause, pauses};
+use crate::broker::Subscription;
+use crate::broker::nats::Nats;
+use crate::inbox::{Consumer, ConsumerControl, ConsumerHealth};
+use crate::pruner::check_retention;
+use crate::supervisor::{WorkContext, WorkError};
+use std::sync::Arc;
+
+pub(super) async fn run(
+    foundation: Arc<Foundation>,
+    consumer: Consumer,
+    context: WorkContext,
+) -> Result<(), WorkError> {
+    if !foundation.database(&context).await? {
+        return Ok(());
+    }
+    let Some(nats) = foundation.broker(&context).await? else {
+        return Ok(());
+    };
+    let Some(subscription) = subscribe(&foundation, &nats, &consumer, &context).await? else {
+        return Ok(());
+    };
+    let control = ConsumerControl::new(context.drain().child_token());
+    let mut health = control.health();
+    let running = consumer.run(&foundation.store, subscription, control);
+    tokio::pin!(running);
+    loop {
+        tokio::select! {
+            ended = &mut running => return ended.map_err(WorkError::failed),
+            changed = health.changed() => if changed.is_ok() {
+                show(&context, &health.borrow_and_update());
+            },
+        }
+    }
+}
+
+/// The durable consumer, created if it is absent. `None`: the service drains.
+async fn subscribe(
+    foundation: &Foundation,
+    nats: &Arc<Nats>,
+    consumer: &Consumer,
+    context: &WorkContext,
+) -> Result<Option<Arc<dyn Subscription>>, WorkError> {
+    let settings = consumer.settings();
+    let mut pauses = pauses();
+    while !context.is_draining() {
+        match nats.subscribe(settings).await {
+            Ok((subscription, findings)) => {
+                findings.iter().for_each(|finding| finding.log());
+                if let Ok(state) = subscription.state().await {
+                    check_retention(&foundation.settings.pruner, settings, &state.stream)
+                        .map_err(WorkError::configuration)?;
+                }
+                return Ok(Some(Arc::new(subscription)));
+            }
+            Err(error) => {
+                tracing::error!(consumer = settings.name, stream = settings.stream, %error, "can't consume yet");
+                context.not_ready(error.to_string());
+            }
+        }
+        pause(context, &mut pauses).await;
+    }
+    Ok(None)
+}
+
+fn show(context: &WorkContext, health: &ConsumerHealth) {
+    context.beat();
+    context.busy(health.in_hand > 0);
+    context.in_hand(if health.in_hand > 0 {
+        format!("{} messages", health.in_hand)
+    } else {
+        String::new()
+    });
+    match &health.reason {
+        Some(reason) if !health.ready => context.not_ready(reason),
+        _ => context.ready(),
+    }
+}

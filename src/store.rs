@@ -14,8 +14,8 @@ pub use schema::{InvalidSchema, Schema};
 pub use sqlstate::{Fault, fault_of};
 
 use crate::config::DatabaseSettings;
-use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
 use std::str::FromStr as _;
 
 /// The database as both boxes see it: a pool of twinbox's own, and the schema its objects live in.

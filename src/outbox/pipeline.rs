@@ -313,7 +313,7 @@ impl<'a> Pipeline<'a> {
         if delivered.dedup_id.renewal > 0 && !delivered.duplicate {
             tracing::info!(
                 message_id = %delivered.dedup_id.message_id,
-                dedup_id = %delivered.dedup_id,
+                dedup_id = delivered.dedup_id.text(),
                 stream = delivered.stream,
                 sequence = delivered.sequence,
                 "published anew what the broker had lost"

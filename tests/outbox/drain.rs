@@ -18,7 +18,13 @@ async fn raw(bench: &Bench) -> f64 {
     let mut in_flight = FuturesUnordered::new();
     for _ in 0..MESSAGES {
         let mut headers = async_nats::HeaderMap::new();
-        headers.insert("Nats-Msg-Id", Uuid::now_v7().to_string().as_str());
+        let id = Uuid::now_v7().to_string();
+        headers.insert("Nats-Msg-Id", id.as_str());
+        // What the relay adds and the application has, so that both send as much.
+        headers.insert("Twinbox-Id", id.as_str());
+        headers.insert("Twinbox-Key", "key-1234");
+        headers.insert("Twinbox-Time", "2026-01-01T00:00:00.000000Z");
+        headers.insert("Content-Type", "application/json");
         headers.insert(
             "traceparent",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",

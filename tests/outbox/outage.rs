@@ -35,8 +35,8 @@ async fn the_broker_is_killed_in_the_middle_and_comes_back() {
     wait_until("what was in flight came back", DEADLINE, || {
         let before = publisher.published();
         let publisher = publisher.clone();
-        // What was in flight times out after two seconds: not a publish more comes in half a second.
         async move {
+            // What was in flight times out after two seconds: not a publish more comes in half a second.
             tokio::time::sleep(Duration::from_millis(500)).await;
             publisher.published() == before
         }

@@ -95,23 +95,22 @@ async fn nobody_takes_the_lease_during_a_fenced_transaction() {
     let (store, table) = migrated().await;
     let first = take(&store, &table, "first").await.unwrap();
     let fenced = first.begin_fenced().await.unwrap();
-    let taker = {
-        let (store, table) = (store.clone(), table.clone());
-        tokio::spawn(async move { take_in_the_end(&store, &table, "second").await.epoch() })
+    let committed = async {
+        wait_until("it waits for the row", DEADLINE, || async {
+            let waiting: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND wait_event_type = 'Lock'",
+            )
+            .fetch_one(store.pool())
+            .await
+            .unwrap();
+            waiting == 1
+        })
+        .await;
+        fenced.commit().await.unwrap();
     };
-    wait_until("it waits for the row", DEADLINE, || async {
-        let waiting: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-        )
-        .fetch_one(store.pool())
-        .await
-        .unwrap();
-        waiting == 1
-    })
-    .await;
-    assert!(!taker.is_finished());
-    fenced.commit().await.unwrap();
-    assert_eq!(taker.await.unwrap(), 2);
+    let ((), second) = tokio::join!(committed, take_in_the_end(&store, &table, "second"));
+    assert_eq!(second.epoch(), 2);
     store.close().await;
 }
 

@@ -29,6 +29,10 @@ test: setup ## Run the whole test suite against private servers
 	$(CARGO) test --locked --all-targets --features $(FEATURES)
 	$(CARGO) test --locked --doc --features $(FEATURES)
 
+.PHONY: bench
+bench: setup ## Measure the pair against the limit and against what is written by hand; ROWS=50000 ROUNDS=5
+	$(CARGO) bench --locked --features testing
+
 .PHONY: lint
 lint: ## Check formatting, clippy, documentation, dependencies and the tree
 	$(CARGO) fmt --check

@@ -129,7 +129,7 @@ impl Loader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Role;
+    use crate::config::{ConsumerSettings, Role, StreamSettings};
 
     fn variables(pairs: &[(&str, &str)]) -> Loader {
         Loader::new().variables(
@@ -207,5 +207,27 @@ mod tests {
         }
         let error = variables(&[("TWINBOX_RELAY__PAGE_ROW", "1")]).load().unwrap_err();
         assert!(message(&error).contains("page_row"), "{}", message(&error));
+    }
+
+    #[test]
+    fn the_example_file_shows_the_defaults() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/twinbox.toml");
+        let shown = variables(&[]).file(path).load().unwrap();
+        let defaults = Settings {
+            streams: vec![StreamSettings {
+                name: "ORDERS".into(),
+                subjects: vec!["orders.>".into()],
+                ..StreamSettings::default()
+            }],
+            consumers: vec![ConsumerSettings {
+                name: "billing".into(),
+                stream: "ORDERS".into(),
+                handlers: shown.consumers[0].handlers.clone(),
+                ..ConsumerSettings::default()
+            }],
+            ..Settings::default()
+        };
+        let json = |settings: &Settings| serde_json::to_value(settings).unwrap();
+        assert_eq!(json(&shown), json(&defaults));
     }
 }

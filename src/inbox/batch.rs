@@ -57,7 +57,10 @@ impl Failure {
 
 /// What stops a transaction before its commit.
 enum Stop {
+    /// A statement of twinbox's own.
     Sql(sqlx::Error),
+    /// The commit: deferred constraints speak here.
+    Commit(sqlx::Error),
     Handler(HandlerError),
     Failure(Failure),
     /// Ids that old were forgotten meanwhile: the messages have to be looked at again.
@@ -102,7 +105,7 @@ impl Bench {
                     self.brake.calm();
                     return Ran::Committed { busy };
                 }
-                Err(error) => Stop::Sql(error),
+                Err(error) => Stop::Commit(error),
             },
             Err(stop) => {
                 // What could not be rolled back is rolled back by the server when the connection ends.
@@ -424,29 +427,38 @@ fn swallowed(error: sqlx::Error) -> Stop {
 }
 
 fn ran_of(stop: Stop) -> Ran {
-    let (fault, error, text) = match stop {
-        Stop::Failure(failure) => return Ran::Failed(failure),
-        Stop::FenceMoved => return Ran::Conflict,
-        Stop::Sql(error) => (fault_of(&error), Some(error), None),
+    match stop {
+        Stop::Failure(failure) => Ran::Failed(failure),
+        Stop::FenceMoved => Ran::Conflict,
+        // No message is to blame for what twinbox itself asks.
+        Stop::Sql(error) => match fault_of(&error) {
+            Fault::Conflict => Ran::Conflict,
+            _ => Ran::Unusable(error.into()),
+        },
+        Stop::Commit(error) => ran_of_handler(fault_of(&error), with_causes(&error), error.into()),
         Stop::Handler(error) => {
             let (fault, text) = (error.fault(), error.to_string());
             match error {
-                HandlerError::Database(error) => (fault, Some(error), Some(text)),
-                _ => (fault, None, Some(text)),
+                HandlerError::Database(error) => ran_of_handler(fault, text, error.into()),
+                HandlerError::Reject(_) => Ran::Failed(Failure {
+                    hopeless: Some(Reason::Rejected),
+                    error: text,
+                }),
+                HandlerError::Retry(_) => Ran::Failed(Failure::retry(text)),
             }
         }
-    };
-    let text = text
-        .or_else(|| error.as_ref().map(|error| with_causes(error)))
-        .unwrap_or_default();
-    match (fault, error) {
-        (Fault::Conflict, _) => Ran::Conflict,
-        (Fault::Infrastructure | Fault::Systemic, Some(error)) => Ran::Unusable(error.into()),
-        (Fault::Data, _) => Ran::Failed(Failure {
+    }
+}
+
+fn ran_of_handler(fault: Fault, text: String, error: StoreError) -> Ran {
+    match fault {
+        Fault::Conflict => Ran::Conflict,
+        Fault::Infrastructure | Fault::Systemic => Ran::Unusable(error),
+        Fault::Data => Ran::Failed(Failure {
             hopeless: Some(Reason::Rejected),
             error: text,
         }),
-        _ => Ran::Failed(Failure::retry(text)),
+        Fault::Timeout | Fault::Constraint | Fault::Other => Ran::Failed(Failure::retry(text)),
     }
 }
 

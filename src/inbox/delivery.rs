@@ -59,6 +59,11 @@ impl Delivery {
         i64::try_from(self.envelope.sequence).unwrap_or(i64::MAX)
     }
 
+    /// Whether the broker has handed it out to this process, and not only the stream.
+    pub(super) fn is_delivered(&self) -> bool {
+        !self.handles.lock().is_empty()
+    }
+
     /// What routes it to a lane: its key, so that a key stays in one; without one, its id.
     pub(super) fn lane_of(&self, lanes: usize) -> usize {
         let hash = match self.key() {

@@ -205,9 +205,14 @@ impl Lane {
         };
         let is_handled = |one: &Delivery| one.letter.is_none() && handled.contains(&one.id());
         let (duplicates, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_handled);
+        // What was read from the stream needs no acknowledgement: its delivery is still to come, and is met again then.
+        let (read, delivered): (Vec<_>, Vec<_>) = duplicates.into_iter().partition(|one| !one.is_delivered());
+        self.counts.duplicates += read.len() as i64;
+        self.control.settled(read.len());
+        drop(read);
         let mut later = Vec::new();
-        if !duplicates.is_empty() {
-            later.extend(self.run_batch(duplicates).await);
+        if !delivered.is_empty() {
+            later.extend(self.run_batch(delivered).await);
         }
         let mut waiting: HashSet<String> = later
             .iter()

@@ -9,6 +9,8 @@
 mod bench;
 #[path = "outbox/crash.rs"]
 mod crash;
+#[path = "outbox/drain.rs"]
+mod drain;
 #[path = "outbox/enqueue.rs"]
 mod enqueue;
 #[path = "outbox/lease.rs"]
@@ -21,5 +23,11 @@ mod loss;
 mod order;
 #[path = "outbox/outage.rs"]
 mod outage;
+#[path = "outbox/prune.rs"]
+mod prune;
 #[path = "outbox/publishers.rs"]
 mod publishers;
+#[path = "outbox/restore.rs"]
+mod restore;
+#[path = "outbox/sleep.rs"]
+mod sleep;

@@ -39,7 +39,6 @@ pub(crate) struct Table {
     owner: String,
     prepared: bool,
     insert: SqlStr,
-    any: SqlStr,
     quarantined: SqlStr,
     quarantined_from: SqlStr,
     requeued: SqlStr,
@@ -64,7 +63,6 @@ impl Table {
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::json, $10, $11, $12, $13, $14)
                  ON CONFLICT (box, owner, message_id, outbox_id) DO NOTHING",
             ),
-            any: schema.sql("SELECT EXISTS (SELECT FROM {s}.dead_letter WHERE box = $1 AND owner = $2)"),
             quarantined: schema.sql(
                 "SELECT DISTINCT key FROM {s}.dead_letter WHERE box = $1 AND owner = $2 AND key = ANY($3)",
             ),
@@ -134,16 +132,6 @@ impl Table {
                 .await?;
         }
         Ok(())
-    }
-
-    /// Whether there are any: the cheap question before the dearer ones.
-    pub(crate) async fn any(&self, connection: &mut PgConnection) -> sqlx::Result<bool> {
-        sqlx::query_scalar(self.any.clone())
-            .persistent(self.prepared)
-            .bind(self.from.name())
-            .bind(&self.owner)
-            .fetch_one(connection)
-            .await
     }
 
     /// Which of these keys are quarantined.

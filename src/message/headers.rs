@@ -1,6 +1,6 @@
 //! Headers, in the order they were given, names compared without regard to case.
 
-use serde::de::{MapAccess, Visitor};
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -25,6 +25,13 @@ impl Headers {
     /// No headers.
     pub const fn new() -> Self {
         Self(Vec::new())
+    }
+
+    /// A copy that has room for some more.
+    pub(crate) fn clone_with_room(&self, more: usize) -> Self {
+        let mut copy = Vec::with_capacity(self.0.len() + more);
+        copy.extend_from_slice(&self.0);
+        Self(copy)
     }
 
     /// Adds a value, beside those the name may already have.
@@ -91,11 +98,40 @@ impl Serialize for Headers {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a header's value: a string or an array of strings")]
 enum OneOrMany {
     One(String),
     Many(Vec<String>),
+}
+
+// By hand: what serde derives for an untagged enum copies each value once more, and the relay reads many.
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Value;
+        impl<'de> Visitor<'de> for Value {
+            type Value = OneOrMany;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a header's value: a string or an array of strings")
+            }
+
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<OneOrMany, E> {
+                Ok(OneOrMany::One(value.to_owned()))
+            }
+
+            fn visit_string<E: de::Error>(self, value: String) -> Result<OneOrMany, E> {
+                Ok(OneOrMany::One(value))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<OneOrMany, A::Error> {
+                let mut many = Vec::new();
+                while let Some(value) = values.next_element()? {
+                    many.push(value);
+                }
+                Ok(OneOrMany::Many(many))
+            }
+        }
+        deserializer.deserialize_any(Value)
+    }
 }
 
 impl<'de> Deserialize<'de> for Headers {

@@ -283,7 +283,7 @@ impl Auditor {
             let created = self.marks.get(&stream).and_then(|mark| mark.created);
             let mark = Mark {
                 sequence: latest.sequence,
-                dedup_id: latest.dedup_id.to_string(),
+                dedup_id: latest.dedup_id.text(),
                 created,
                 absent: false,
             };

@@ -30,7 +30,7 @@ pub struct RelayHealth {
     pub reason: Option<String>,
     /// The last row of the outbox below which everything in hand is settled.
     pub position: i64,
-    /// Rows published since it started.
+    /// Messages published since it took the lease.
     pub published: u64,
     /// About how many rows wait to be published. Rolled-back ones are among them.
     pub pending: u64,

@@ -1,6 +1,9 @@
 //! The table `outbox`, as it is read: a log behind the relay's cursor. (What writes it is
 //! [`crate::store::OutboxInsert`].)
 
+#[cfg(test)]
+mod plans;
+
 use super::cursor::{Span, horizon};
 use super::row::LogRow;
 use crate::store::{Store, StoreError};
@@ -30,19 +33,20 @@ const SPAN: &str = "
 
 const PAGE_COLUMNS: &str = "o.id, o.message_id, o.enqueued_at, o.subject, o.key, o.headers, o.payload";
 
-/// The span's next rows, as many as go into $7 bytes, but one at the least. A time that RFC 3339 has no words for is
-/// left out.
+/// The span's next rows, as many as go into $7 bytes, but one at the least. If there is one more, it comes without its
+/// payload, to tell that there is. A time that RFC 3339 has no words for is left out.
 const PAGE: &str = "
-    SELECT id, message_id, subject, key, headers, payload, found,
+    SELECT id, message_id, subject, key, headers, bytes,
+           CASE WHEN bytes <= $7::bigint OR bytes = own_bytes THEN payload END AS payload,
            CASE WHEN enqueued_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00'
                 THEN enqueued_at END AS enqueued_at
-    FROM (SELECT next.*, count(*) OVER () AS found, row_number() OVER by_id AS number,
-                 sum(octet_length(payload)::bigint + coalesce(octet_length(headers), 0)) OVER by_id AS bytes
-          FROM (SELECT id, message_id, enqueued_at, subject, key, headers::text AS headers, payload
-                FROM ({span}) AS span
-                ORDER BY id LIMIT $6) AS next
-          WINDOW by_id AS (ORDER BY id ROWS UNBOUNDED PRECEDING)) AS counted
-    WHERE bytes <= $7 OR number = 1
+    FROM (SELECT next.*, sum(own_bytes) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS bytes
+          FROM (SELECT id, message_id, enqueued_at, subject, key, headers, payload,
+                       octet_length(payload) + coalesce(octet_length(headers), 0) AS own_bytes
+                FROM (SELECT id, message_id, enqueued_at, subject, key, headers::text AS headers, payload
+                      FROM ({span}) AS span
+                      ORDER BY id LIMIT $6) AS first) AS next) AS counted
+    WHERE bytes - own_bytes <= $7
     ORDER BY id";
 
 /// A page of the log.
@@ -82,14 +86,15 @@ impl Log {
             .bind(i64::from(bytes))
             .fetch_all(self.store.pool())
             .await?;
-        let found: i64 = match read.first() {
-            Some(row) => row.try_get("found")?,
+        let bytes_read: i64 = match read.last() {
+            Some(row) => row.try_get("bytes")?,
             None => 0,
         };
-        let rows_read = read.iter().map(LogRow::read).collect::<sqlx::Result<Vec<_>>>()?;
+        let last = read.len() < usize::try_from(rows).unwrap_or(usize::MAX) && bytes_read <= i64::from(bytes);
+        let rows_read = read.iter().map(LogRow::read).filter_map(Result::transpose);
         Ok(Page {
-            last: found < i64::from(rows) && found == i64::try_from(rows_read.len()).unwrap_or(i64::MAX),
-            rows: rows_read,
+            rows: rows_read.collect::<sqlx::Result<_>>()?,
+            last,
         })
     }
 

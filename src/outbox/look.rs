@@ -60,6 +60,11 @@ impl Look {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn statement_text(&self) -> String {
+        self.statement.as_str().to_owned()
+    }
+
     /// Polls; `None` where the relay has no row.
     pub(crate) async fn look(
         &self,

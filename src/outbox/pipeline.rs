@@ -96,6 +96,8 @@ pub(crate) struct Pipeline<'a> {
     /// Nothing that is stored from now on has a sequence up to these.
     sequences: HashMap<String, u64>,
     losses: Vec<Loss>,
+    /// What the broker called a duplicate and had lost.
+    renewed: u64,
     draining: bool,
     reading_ended: bool,
 }
@@ -122,6 +124,7 @@ impl<'a> Pipeline<'a> {
             audit_failing_since: None,
             sequences,
             losses: Vec::new(),
+            renewed: 0,
             draining: false,
             reading_ended: false,
         }
@@ -138,7 +141,6 @@ impl<'a> Pipeline<'a> {
         mut reading: Reading,
         stop: &AtomicBool,
     ) -> Result<(LegEnd, bool), TermError> {
-        let draining = self.tools.control.draining().clone();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
@@ -160,6 +162,7 @@ impl<'a> Pipeline<'a> {
                 return Ok((end, self.buried));
             }
             if self.reading_ended && self.slots.is_empty() {
+                self.report();
                 let end = match reading.ended.joined().await.transpose()? {
                     Some(ReadEnd::Exhausted) => LegEnd::Exhausted,
                     Some(ReadEnd::Stopped) | None => LegEnd::Break,
@@ -169,15 +172,9 @@ impl<'a> Pipeline<'a> {
             self.send();
             tokio::select! {
                 biased;
-                Some((number, result)) = self.in_flight.next(), if !self.in_flight.is_empty() => {
-                    self.on_result(number, result);
-                }
-                batch = reading.batches.recv(), if self.takes_more() => match batch {
-                    Some(batch) => self.on_batch(batch),
-                    None => self.reading_ended = true,
-                },
-                () = draining.cancelled(), if !self.draining => self.draining = true,
+                // First: results may come without a pause.
                 _ = tick.tick() => {
+                    self.draining = self.tools.control.is_draining();
                     self.look_after_outage().await;
                     self.look_after_subjects().await;
                     if self.begun.elapsed() >= LEG && self.hold.is_none() && self.held.is_empty() {
@@ -185,6 +182,13 @@ impl<'a> Pipeline<'a> {
                     }
                     self.report();
                 }
+                Some((number, result)) = self.in_flight.next(), if !self.in_flight.is_empty() => {
+                    self.on_result(number, result);
+                }
+                batch = reading.batches.recv(), if self.takes_more() => match batch {
+                    Some(batch) => self.on_batch(batch),
+                    None => self.reading_ended = true,
+                },
             }
         }
     }
@@ -311,18 +315,19 @@ impl<'a> Pipeline<'a> {
             _ => self.tools.auditor.note(delivered),
         }
         if delivered.dedup_id.renewal > 0 && !delivered.duplicate {
-            tracing::info!(
-                message_id = %delivered.dedup_id.message_id,
-                dedup_id = %delivered.dedup_id,
-                stream = delivered.stream,
-                sequence = delivered.sequence,
-                "published anew what the broker had lost"
-            );
+            self.renewed += 1;
         }
         self.settle_and_release(number, true);
     }
 
-    fn report(&self) {
+    fn report(&mut self) {
+        if self.renewed > 0 {
+            let messages = std::mem::take(&mut self.renewed);
+            tracing::info!(
+                messages,
+                "published under fresh ids what the broker remembered and had lost"
+            );
+        }
         let position = self.tools.progress.position();
         let total = self.tools.progress.published_in_all();
         let pending = u64::try_from(self.tools.last_id - position).unwrap_or(0);

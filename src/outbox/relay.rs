@@ -143,17 +143,11 @@ impl Relay {
         while !control.is_draining() {
             let mut connection = self.store.pool().acquire().await?;
             let standing = self.table.standing(&mut connection).await?;
-            let standby: bool = sqlx::query_scalar("SELECT pg_is_in_recovery()")
-                .persistent(self.store.prepared())
-                .fetch_one(&mut *connection)
-                .await?;
             drop(connection);
-            if standby {
+            if standing.in_recovery {
                 return Err(StoreError::Standby);
             }
-            let free = standing.as_ref().is_none_or(|standing| {
-                standing.free || standing.holder.as_deref() == Some(self.holder.as_str())
-            });
+            let free = standing.free || standing.holder.as_deref() == Some(self.holder.as_str());
             if free {
                 rebase_if_restored(&self.store).await?;
                 let taken = Term::take(&self.store, &self.table, &self.holder, self.settings.lease).await?;
@@ -161,10 +155,13 @@ impl Relay {
                     return Ok(Some(term));
                 }
             }
-            let holder = standing.and_then(|standing| standing.holder);
-            if holder.is_some() && holder != known_holder {
-                tracing::info!(relay = self.settings.name, holder, "standing by");
-                known_holder = holder;
+            if standing.holder.is_some() && standing.holder != known_holder {
+                tracing::info!(
+                    relay = self.settings.name,
+                    holder = standing.holder,
+                    "standing by"
+                );
+                known_holder = standing.holder;
             }
             control.update(|health| {
                 health.role = RelayRole::Standby;

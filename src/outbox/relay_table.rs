@@ -13,6 +13,8 @@ use std::time::Duration;
 /// Who holds the lease of a relay.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
+    /// The database is a standby, where nobody can lead.
+    pub(crate) in_recovery: bool,
     pub(crate) holder: Option<String>,
     /// Nobody holds it, or only on paper.
     pub(crate) free: bool,
@@ -60,7 +62,9 @@ impl RelayTable {
             name: name.to_owned(),
             prepared: store.prepared(),
             standing: schema.sql(
-                "SELECT holder, lease_until <= clock_timestamp() AS free FROM {s}.relay WHERE name = $1",
+                "SELECT pg_is_in_recovery() AS in_recovery, r.holder,
+                        coalesce(r.lease_until <= clock_timestamp(), true) AS free
+                 FROM (SELECT) AS one LEFT JOIN {s}.relay AS r ON r.name = $1",
             ),
             create: schema.sql(
                 "INSERT INTO {s}.relay (name, cluster) SELECT $1, system_identifier::text FROM pg_control_system()
@@ -110,20 +114,18 @@ impl RelayTable {
         &self.name
     }
 
-    /// Who holds the lease; `None` where there is no row of this relay yet.
-    pub(crate) async fn standing(&self, connection: &mut PgConnection) -> sqlx::Result<Option<Standing>> {
+    /// Who holds the lease. A relay that has no row yet is free.
+    pub(crate) async fn standing(&self, connection: &mut PgConnection) -> sqlx::Result<Standing> {
         let row = sqlx::query(self.standing.clone())
             .persistent(self.prepared)
             .bind(&self.name)
-            .fetch_optional(connection)
+            .fetch_one(connection)
             .await?;
-        row.map(|row| {
-            Ok(Standing {
-                holder: row.try_get("holder")?,
-                free: row.try_get("free")?,
-            })
+        Ok(Standing {
+            in_recovery: row.try_get("in_recovery")?,
+            holder: row.try_get("holder")?,
+            free: row.try_get("free")?,
         })
-        .transpose()
     }
 
     /// Makes the relay's row if it has none: it begins at the beginning of the log.

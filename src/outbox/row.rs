@@ -48,22 +48,27 @@ impl DedupId {
             ..self
         }
     }
-}
 
-impl std::fmt::Display for DedupId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    /// As it goes to the broker.
+    pub(crate) fn text(self) -> String {
         match self.renewal {
-            0 => write!(f, "{}", self.message_id.as_hyphenated()),
-            renewal => write!(f, "{}:r{renewal}", self.message_id.as_hyphenated()),
+            0 => text_of(self.message_id),
+            renewal => format!("{}:r{renewal}", self.message_id),
         }
     }
+}
+
+/// Faster than formatting: it is done twice a message.
+fn text_of(id: Uuid) -> String {
+    let mut buffer = Uuid::encode_buffer();
+    id.as_hyphenated().encode_lower(&mut buffer).to_owned()
 }
 
 impl Parcel {
     /// As it is published.
     pub(crate) fn outgoing(&self, dedup_id: DedupId) -> Outgoing {
-        let mut headers = self.message.headers.clone();
-        headers.append(header::ID, self.message_id.as_hyphenated().to_string());
+        let mut headers = self.message.headers.clone_with_room(3);
+        headers.append(header::ID, text_of(self.message_id));
         if let Some(key) = &self.message.key {
             headers.append(header::KEY, key.as_str());
         }
@@ -73,15 +78,18 @@ impl Parcel {
         Outgoing {
             subject: self.message.subject.clone(),
             headers,
-            dedup_id: dedup_id.to_string(),
+            dedup_id: dedup_id.text(),
             payload: self.message.payload.clone(),
         }
     }
 }
 
 impl LogRow {
-    /// Reads the columns `id, message_id, enqueued_at, subject, key, headers, payload`.
-    pub(crate) fn read(row: &PgRow) -> sqlx::Result<Self> {
+    /// Reads the columns `id, message_id, enqueued_at, subject, key, headers, payload`; `None` where it has no payload.
+    pub(crate) fn read(row: &PgRow) -> sqlx::Result<Option<Self>> {
+        let Some(payload) = row.try_get::<Option<Vec<u8>>, _>("payload")? else {
+            return Ok(None);
+        };
         let (headers, mut fault) = read_headers(row.try_get("headers")?);
         let message_id: Uuid = row.try_get("message_id")?;
         let message = Message {
@@ -89,12 +97,12 @@ impl LogRow {
             subject: row.try_get("subject")?,
             key: row.try_get("key")?,
             headers,
-            payload: row.try_get::<Vec<u8>, _>("payload")?.into(),
+            payload: payload.into(),
         };
         if fault.is_none() {
             fault = message.validate().err().map(|error| error.to_string());
         }
-        Ok(Self {
+        Ok(Some(Self {
             id: row.try_get("id")?,
             parcel: Parcel {
                 message_id,
@@ -102,7 +110,7 @@ impl LogRow {
                 enqueued_at: row.try_get("enqueued_at")?,
             },
             fault,
-        })
+        }))
     }
 
     pub(crate) fn key(&self) -> Option<&str> {
@@ -230,7 +238,7 @@ mod tests {
     #[test]
     fn renewed_ids_tell_themselves_apart() {
         let id = DedupId::first(Uuid::nil());
-        assert_eq!(id.to_string(), Uuid::nil().to_string());
-        assert_eq!(id.next().next().to_string(), format!("{}:r2", Uuid::nil()));
+        assert_eq!(id.text(), Uuid::nil().to_string());
+        assert_eq!(id.next().next().text(), format!("{}:r2", Uuid::nil()));
     }
 }

@@ -1,5 +1,8 @@
 //! A term: what one holder of the lease may do under one epoch. Every durable step of the relay's cursor is a function here.
 
+#[cfg(test)]
+mod fence;
+
 use super::checkpoint::{self, Checkpoint};
 use super::cursor::{Cursor, Reach};
 use super::lease::{LeaseClock, renewal};

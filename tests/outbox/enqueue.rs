@@ -9,6 +9,8 @@ use twinbox::store::Schema;
 use twinbox::{InvalidMessage, Message};
 use uuid::Uuid;
 
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 #[tokio::test]
 async fn a_committed_message_is_published_and_a_rolled_back_one_is_not() {
     let bench = Bench::new().await;
@@ -26,6 +28,7 @@ async fn a_committed_message_is_published_and_a_rolled_back_one_is_not() {
                 .unwrap()
                 .key("order-7")
                 .kind("OrderPlaced")
+                .header("traceparent", TRACE)
                 .header("Tag", "x"),
         )
         .await;
@@ -38,6 +41,7 @@ async fn a_committed_message_is_published_and_a_rolled_back_one_is_not() {
     assert_eq!(stored.headers["Twinbox-Key"], "order-7");
     assert_eq!(stored.headers["Event-Type"], "OrderPlaced");
     assert_eq!(stored.headers["Content-Type"], "application/json");
+    assert_eq!(stored.headers["traceparent"], TRACE);
     assert_eq!(stored.headers["Tag"], "x");
     let time = OffsetDateTime::parse(&stored.headers["Twinbox-Time"], &Rfc3339).unwrap();
     let enqueued: OffsetDateTime = sqlx::query_scalar("SELECT enqueued_at FROM twinbox.outbox")

@@ -87,7 +87,7 @@ async fn a_standby_takes_over_at_once_after_a_clean_release() {
 async fn a_standby_takes_over_from_one_that_vanished() {
     let bench = Bench::new().await;
     let elsewhere = Elsewhere::new();
-    let (first, _) = elsewhere.relay(&bench, |nats| Asking::counting(nats)).await;
+    let (first, _) = elsewhere.relay(&bench, Asking::counting).await;
     first.leads().await;
     bench.enqueue(bench.message(0)).await;
     bench.stored(1).await;

@@ -105,6 +105,32 @@ async fn a_stream_restored_from_a_backup_gets_its_tail_again() {
 }
 
 #[tokio::test]
+async fn a_reconnect_is_the_occasion_to_compare() {
+    let mut server = Restorable::start().await;
+    let mut bench = Bench::on(testing::fresh_database().await, server.nats.url()).await;
+    let relay = bench.leader().await;
+    bench
+        .enqueue_all((0..50).map(|number| bench.message(number)))
+        .await;
+    bench.stored(50).await;
+    bench.has_checkpoint_at(50).await;
+    relay.drain().await;
+    server.back_up().await;
+    // No comparison is due by time, and nothing is enqueued any more that would meet a low sequence.
+    bench.settings.checkpoint_interval = Duration::from_secs(3600);
+    let relay = bench.leader().await;
+    bench
+        .enqueue_all((50..80).map(|number| bench.message(number)))
+        .await;
+    bench.stored(80).await;
+    bench.is_settled().await;
+    server.restore().await;
+    bench.stored(80).await;
+    bench.all_numbers_are_stored(80).await;
+    relay.drain().await;
+}
+
+#[tokio::test]
 async fn a_tail_that_others_have_filled_up_is_noticed_by_the_ids() {
     let mut server = Restorable::start().await;
     let bench = Bench::on(testing::fresh_database().await, server.nats.url()).await;

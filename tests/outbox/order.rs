@@ -33,7 +33,7 @@ async fn write(store: Store, outbox: Outbox, subject: String, seed: u64, stop: A
     while !stop.load(Ordering::Relaxed) {
         let mut transaction = store.begin().await.unwrap();
         let kind = numbers.below(1000);
-        if kind % 2 == 0 {
+        if kind.is_multiple_of(2) {
             sqlx::query("SELECT pg_current_xact_id()")
                 .execute(&mut *transaction)
                 .await
@@ -61,7 +61,7 @@ async fn write(store: Store, outbox: Outbox, subject: String, seed: u64, stop: A
         if kind < 3 {
             pause(1500).await;
         }
-        if kind % 10 == 0 {
+        if kind.is_multiple_of(10) {
             transaction.rollback().await.unwrap();
         } else {
             transaction.commit().await.unwrap();

@@ -35,8 +35,8 @@ async fn the_broker_is_killed_in_the_middle_and_comes_back() {
     wait_until("what was in flight came back", DEADLINE, || {
         let before = publisher.published();
         let publisher = publisher.clone();
-        // What was in flight times out after two seconds: not a publish more comes in half a second.
         async move {
+            // What was in flight times out after two seconds: not a publish more comes in half a second.
             tokio::time::sleep(Duration::from_millis(500)).await;
             publisher.published() == before
         }
@@ -185,5 +185,43 @@ async fn the_database_is_restarted_in_the_middle() {
             .collect();
         assert!(of_key.is_sorted());
     }
+    relay.drain().await;
+}
+
+#[tokio::test]
+async fn a_standby_is_refused_until_it_is_promoted() {
+    use twinbox::embedded::{PostgresOptions, PrivatePostgres};
+    let mut postgres = PrivatePostgres::start(PostgresOptions::new().fast())
+        .await
+        .unwrap();
+    let url = postgres.create_database("standby").await.unwrap();
+    let bench = Bench::on(url, testing::servers().await.nats.url()).await;
+    let relay = bench.leader().await;
+    bench.enqueue(bench.message(0)).await;
+    bench.stored(1).await;
+    bench.is_settled().await;
+    bench.enqueue(bench.message(1)).await;
+    postgres.stop().await.unwrap();
+    std::fs::write(postgres.data_directory().join("standby.signal"), "").unwrap();
+    postgres.restart().await.unwrap();
+    relay
+        .until("it refuses", |health| {
+            let reason = health.reason.as_deref().unwrap_or_default();
+            !health.ready && reason.contains("standby")
+        })
+        .await;
+    sqlx::query("SELECT pg_promote()")
+        .execute(bench.store.pool())
+        .await
+        .unwrap();
+    relay
+        .until("it leads again", |health| {
+            health.ready && health.role == RelayRole::Leader
+        })
+        .await;
+    bench.enqueue(bench.message(2)).await;
+    let mut stored = numbers(&bench.stored(3).await);
+    stored.sort_unstable();
+    assert_eq!(stored, [0, 1, 2]);
     relay.drain().await;
 }

@@ -19,12 +19,12 @@ const MAX_ACK_IN_FLIGHT: usize = 10_000;
 pub struct Nats {
     settings: NatsSettings,
     name: String,
-    current: RwLock<Connection>,
+    current: RwLock<Arc<Connection>>,
     /// Connections that clients before the current one have made.
     earlier_connections: AtomicU64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) jetstream: jetstream::Context,
@@ -37,7 +37,7 @@ impl Nats {
     /// [`BrokerError::Refused`] for settings that can't work: an address or a credentials file that can't be read.
     pub async fn connect(settings: &NatsSettings, name: impl Into<String>) -> Result<Arc<Self>, BrokerError> {
         let name = name.into();
-        let current = RwLock::new(connect(settings, &name).await?);
+        let current = RwLock::new(Arc::new(connect(settings, &name).await?));
         Ok(Arc::new(Self {
             settings: settings.clone(),
             name,
@@ -48,19 +48,20 @@ impl Nats {
 
     /// The client of this moment, for what the seam does not offer.
     pub fn client(&self) -> Client {
-        self.connection().client
+        self.connection().client.clone()
     }
 
     /// The JetStream context of this moment, for what the seam does not offer.
     pub fn jetstream(&self) -> jetstream::Context {
-        self.connection().jetstream
+        self.connection().jetstream.clone()
     }
 
     pub(super) fn settings(&self) -> &NatsSettings {
         &self.settings
     }
 
-    pub(super) fn connection(&self) -> Connection {
+    /// Shared, since a client's clone is dear for one message.
+    pub(super) fn connection(&self) -> Arc<Connection> {
         self.current
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -89,7 +90,7 @@ impl Nats {
                 .current
                 .write()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            std::mem::replace(&mut *current, fresh)
+            std::mem::replace(&mut *current, Arc::new(fresh))
         };
         let made = old.client.statistics().connects.load(Ordering::Relaxed);
         self.earlier_connections.fetch_add(made, Ordering::Relaxed);

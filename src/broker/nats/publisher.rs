@@ -11,6 +11,7 @@ use async_nats::jetstream::stream::{self, RawMessageErrorKind, RetentionPolicy};
 use async_nats::jetstream::{ErrorCode, context};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a server takes that has not said otherwise yet: its default.
@@ -81,7 +82,11 @@ impl Publisher for Nats {
     }
 }
 
-async fn publish(connection: Connection, message: Outgoing, limit: usize) -> Result<Receipt, PublishError> {
+async fn publish(
+    connection: Arc<Connection>,
+    message: Outgoing,
+    limit: usize,
+) -> Result<Receipt, PublishError> {
     let bytes = wire_size(&message);
     if bytes > limit {
         return Err(PublishError::Unpublishable(
@@ -105,7 +110,8 @@ async fn publish(connection: Connection, message: Outgoing, limit: usize) -> Res
             sequence: ack.sequence,
             duplicate: ack.duplicate,
         }),
-        Err(error) => Err(classify(&connection.jetstream, message.subject, &error).await),
+        // Apart: what is rare must not make the future of every message larger.
+        Err(error) => Err(Box::pin(classify(&connection.jetstream, message.subject, &error)).await),
     }
 }
 

@@ -164,7 +164,7 @@ impl Subscription for NatsSubscription {
 
     fn recreate(&self) -> BoxFuture<'_, Result<(), BrokerError>> {
         async move {
-            let jetstream = self.nats.connection().jetstream;
+            let jetstream = self.nats.jetstream();
             jetstream
                 .delete_consumer_from_stream(self.name(), &self.stream)
                 .await
@@ -192,7 +192,7 @@ impl Subscription for NatsSubscription {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), BrokerError>> {
         async move {
-            let client = self.nats.connection().client;
+            let client = self.nats.client();
             let flushed = tokio::time::timeout(self.nats.settings().request_timeout, client.flush()).await;
             match flushed {
                 Ok(Ok(())) => Ok(()),

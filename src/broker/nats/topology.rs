@@ -27,7 +27,7 @@ impl Nats {
         settings: &StreamSettings,
         relay_retry: Duration,
     ) -> Result<Vec<Finding>, BrokerError> {
-        let jetstream = self.connection().jetstream;
+        let jetstream = self.jetstream();
         if let Some(info) = publisher::stream_info(&jetstream, &settings.name).await? {
             return Ok(check_stream(settings, &info.config, relay_retry));
         }
@@ -63,7 +63,7 @@ impl Nats {
         self: &Arc<Self>,
         settings: &ConsumerSettings,
     ) -> Result<(NatsSubscription, Vec<Finding>), BrokerError> {
-        let jetstream = self.connection().jetstream;
+        let jetstream = self.jetstream();
         let filters_many = self.connection().client.is_server_compatible(2, 10, 0);
         let wanted = consumer_config(settings, filters_many);
         let present = jetstream

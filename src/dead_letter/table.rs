@@ -44,6 +44,7 @@ pub(crate) struct Table {
     requeued: SqlStr,
     requeue_where_reason: SqlStr,
     release_followers: SqlStr,
+    may_release: SqlStr,
     subjects: SqlStr,
     remove: SqlStr,
     put_back: SqlStr,
@@ -97,7 +98,16 @@ impl Table {
                  WHERE box = $1 AND owner = $2 AND reason = $3 AND state = 'dead' AND subject > $4
                  ORDER BY subject LIMIT $5",
             ),
-            remove: schema.sql("DELETE FROM {s}.dead_letter WHERE id = $1 AND state = 'requeued'"),
+            // Not past an earlier one of its key, which may have failed again meanwhile.
+            remove: schema.sql(
+                "DELETE FROM {s}.dead_letter AS d WHERE id = $1 AND state = 'requeued' AND NOT EXISTS (
+                    SELECT FROM {s}.dead_letter AS e
+                    WHERE e.box = d.box AND e.owner = d.owner AND e.key = d.key AND e.id < d.id)",
+            ),
+            may_release: schema.sql(
+                "SELECT EXISTS (SELECT FROM {s}.dead_letter WHERE box = $1 AND owner = $2
+                                AND (state = 'requeued' OR reason = $3))",
+            ),
             put_back: schema.sql(
                 "UPDATE {s}.dead_letter SET state = 'dead', reason = $2, error = $3, runs = $4, dead_at = now()
                  WHERE id = $1",
@@ -167,6 +177,17 @@ impl Table {
         rows.iter()
             .map(|row| Ok((row.try_get("key")?, row.try_get("outbox_id")?)))
             .collect()
+    }
+
+    /// Whether there may be something to release: the cheap question before the dearer ones.
+    pub(crate) async fn may_release(&self, connection: &mut PgConnection) -> sqlx::Result<bool> {
+        sqlx::query_scalar(self.may_release.clone())
+            .persistent(self.prepared)
+            .bind(self.from.name())
+            .bind(&self.owner)
+            .bind(Reason::Follows.name())
+            .fetch_one(connection)
+            .await
     }
 
     /// Requeues letters that follow nothing any more: the earlier ones of their key were published or discarded. Returns

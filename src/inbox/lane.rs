@@ -116,16 +116,12 @@ impl Lane {
         tokio::select! {
             () = self.control.drain().cancelled() => true,
             () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => true,
-            came = self.incoming.recv() => match came {
-                Some(delivery) => {
-                    self.queue.push_back(delivery);
-                    true
-                }
-                None => due.is_some() && {
-                    tokio::time::sleep(due.unwrap_or_default()).await;
-                    true
-                },
-            },
+            // Closed, it is no longer waited for: then only what is due is left.
+            Some(delivery) = self.incoming.recv() => {
+                self.queue.push_back(delivery);
+                true
+            }
+            else => false,
         }
     }
 

@@ -5,7 +5,7 @@ use super::delivery::{Delivery, InHand};
 use super::registry;
 use crate::broker::{BrokerError, Incoming, StreamId, Subscription};
 use crate::config::ConsumerSettings;
-use crate::dead_letter::Table;
+use crate::dead_letter::{DeadLetter, Table};
 use crate::store::{Store, StoreError};
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
@@ -199,23 +199,16 @@ impl Session {
         Err(Ended::LostTrack)
     }
 
-    /// Takes up dead letters that were requeued.
+    /// Takes up dead letters that were requeued, or that follow nothing any more.
     async fn take_letters(&self) -> Result<(), Ended> {
-        let mut connection = match self.store.pool().acquire().await {
-            Ok(connection) => connection,
-            Err(error) => {
-                tracing::debug!(consumer = self.settings.name, %error, "could not look for requeued dead letters");
-                return Ok(());
-            }
-        };
-        let letters = match self.letters.requeued(&mut connection, LETTERS_AT_ONCE).await {
+        let letters = match self.released_letters().await {
             Ok(letters) => letters,
+            // The lanes say it louder.
             Err(error) => {
                 tracing::debug!(consumer = self.settings.name, %error, "could not look for requeued dead letters");
                 return Ok(());
             }
         };
-        drop(connection);
         for letter in letters {
             // No waiting for a place here: what does not fit is found the next time.
             let Ok(permit) = self.permits.clone().try_acquire_owned() else {
@@ -226,6 +219,20 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    async fn released_letters(&self) -> Result<Vec<DeadLetter>, StoreError> {
+        let mut connection = self.store.pool().acquire().await?;
+        let may_release = self.letters.may_release(&mut connection).await?;
+        drop(connection);
+        if !may_release {
+            return Ok(Vec::new());
+        }
+        let mut transaction = self.store.begin().await?;
+        self.letters.release_followers(&mut transaction).await?;
+        let letters = self.letters.requeued(&mut transaction, LETTERS_AT_ONCE).await?;
+        transaction.commit().await?;
+        Ok(letters)
     }
 }
 

@@ -118,13 +118,8 @@ async fn what_comes_for_a_key_while_it_is_released_stays_behind() {
     for n in 21..=60 {
         house.send("k", n, "").await;
     }
-    // What came while letters of the key lay there follows them, and has to be requeued too.
+    // What came while letters of the key lay there follows them, and is released by itself.
     testing::wait_until("all took effect", crate::house::DEADLINE, || async {
-        house
-            .desk()
-            .requeue(&Selection::Matching(Filter::default()))
-            .await
-            .unwrap();
         match house.count("effect").await {
             60 => Ok(()),
             found => Err(format!("{found} of 60")),

@@ -1,5 +1,10 @@
 //! The seam to NATS JetStream, against a real server (`NATS_SERVER` names another).
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
+
 #[path = "broker/publisher.rs"]
 mod publisher;
 #[path = "broker/refusals.rs"]

@@ -1,5 +1,10 @@
 //! The database below both boxes: migrations, where transactions begin, and the rules that SQL and Rust share.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
+
 #[path = "store/begin.rs"]
 mod begin;
 #[path = "store/migrate.rs"]

@@ -6,6 +6,7 @@ use super::transaction::InboxTransaction;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
+use tracing::Instrument as _;
 
 /// What a service does with the messages of one kind, inside the transaction that claims them.
 ///
@@ -67,7 +68,8 @@ pub trait BusinessActor: Send + 'static {
         async move {
             for event in events {
                 transaction.caused_by(event.envelope.id);
-                self.handle(event, transaction).await?;
+                let span = event.envelope.span();
+                self.handle(event, transaction).instrument(span).await?;
             }
             Ok(())
         }
@@ -123,7 +125,8 @@ impl<A: BusinessActor> AnyActor for Typed<A> {
                 1 => match events.pop() {
                     Some(event) => {
                         transaction.caused_by(event.envelope.id);
-                        self.0.handle(event, transaction).await
+                        let span = event.envelope.span();
+                        self.0.handle(event, transaction).instrument(span).await
                     }
                     None => Ok(()),
                 },

@@ -4,9 +4,11 @@ use super::identity;
 use crate::broker::Incoming;
 use crate::dead_letter::DeadLetter;
 use crate::message::Headers;
+use crate::telemetry;
 use bytes::Bytes;
 use std::ops::Deref;
 use time::OffsetDateTime;
+use tracing::Span;
 use uuid::Uuid;
 
 /// A message as it came.
@@ -46,6 +48,21 @@ impl Envelope {
             sequence: incoming.position.sequence,
             run: 1,
         }
+    }
+
+    /// The span in which its handler runs: it continues the trace of whoever enqueued the message.
+    pub(super) fn span(&self) -> Span {
+        let span = tracing::info_span!(
+            "handle",
+            otel.kind = "consumer",
+            messaging.system = "nats",
+            messaging.operation.type = "process",
+            messaging.destination.name = self.subject,
+            messaging.message.id = %self.id,
+            run = self.run,
+        );
+        telemetry::continue_trace(&span, &self.headers);
+        span
     }
 
     pub(super) fn of_letter(letter: &DeadLetter) -> Self {

@@ -30,14 +30,6 @@ pub(super) struct Lane {
     unusable: u32,
 }
 
-/// What to do with a message after its run.
-enum After {
-    Done,
-    Later(Delivery),
-    /// The lane is to end: the message is left to whoever comes next.
-    Left,
-}
-
 impl Lane {
     pub(super) fn new(
         bench: Bench,
@@ -143,14 +135,9 @@ impl Lane {
             match self.bench.run(&mut self.actors, &batch, self.counts).await {
                 Ran::Committed { busy } => return self.settle(batch, &busy).await,
                 Ran::Failed(failure) if batch.len() == 1 => {
-                    let mut batch = batch;
-                    return match batch.pop() {
-                        Some(delivery) => match self.fail(delivery, failure, None).await {
-                            After::Later(delivery) => vec![delivery],
-                            After::Done | After::Left => Vec::new(),
-                        },
-                        None => Vec::new(),
-                    };
+                    let failed = batch.into_iter().next();
+                    let Some(failed) = failed else { return Vec::new() };
+                    return self.fail(failed, failure, None).await.into_iter().collect();
                 }
                 Ran::Failed(_) => return self.run_one_by_one(batch).await,
                 Ran::Conflict => {}
@@ -222,7 +209,7 @@ impl Lane {
                 later.push(delivery);
                 continue;
             }
-            if let After::Later(left) = self.run_counted(delivery).await {
+            if let Some(left) = self.run_counted(delivery).await {
                 waiting.extend(left.key().map(str::to_owned));
                 later.push(left);
             }
@@ -230,60 +217,36 @@ impl Lane {
         later
     }
 
-    async fn run_counted(&mut self, delivery: Delivery) -> After {
-        let mut batch = vec![delivery];
+    /// Runs one message alone, counted before it runs. What it returns is to be run again later.
+    async fn run_counted(&mut self, mut delivery: Delivery) -> Option<Delivery> {
         // Counted once for each run that is the message's own: not for one that a conflict or an outage cut short.
-        let mut counted = None;
-        loop {
-            let runs = match counted {
-                Some(runs) => runs,
-                None => match self.bench.attempts.note(batch[0].id(), None).await {
-                    Ok(runs) => runs,
-                    Err(error) => {
-                        self.pause(&error).await;
-                        if self.control.is_draining() {
-                            return After::Left;
-                        }
-                        continue;
-                    }
-                },
-            };
-            counted = Some(runs);
-            batch[0].envelope.run = runs;
-            if runs > u32::from(self.bench.settings.max_attempts) {
-                let error =
-                    "its handler did not come to an end in any of its runs: the process died".to_owned();
-                let failure = Failure {
-                    hopeless: Some(Reason::Exhausted),
-                    error,
-                };
-                return match batch.pop() {
-                    Some(delivery) => {
-                        self.bury(delivery, Reason::Exhausted, failure.error, runs - 1)
-                            .await
-                    }
-                    None => After::Done,
-                };
+        let runs = loop {
+            match self.bench.attempts.note(delivery.id(), None).await {
+                Ok(runs) => break runs,
+                Err(error) => self.pause(&error).await,
             }
-            match self.bench.run(&mut self.actors, &batch, self.counts).await {
-                Ran::Committed { busy } => {
-                    return self
-                        .settle(batch, &busy)
-                        .await
-                        .pop()
-                        .map_or(After::Done, After::Later);
-                }
-                Ran::Failed(failure) => {
-                    return match batch.pop() {
-                        Some(delivery) => self.fail(delivery, failure, Some(runs)).await,
-                        None => After::Done,
-                    };
-                }
+            if self.control.is_draining() {
+                return None;
+            }
+        };
+        if runs > u32::from(self.bench.settings.max_attempts) {
+            let error = "its handler did not come to an end in any of its runs: the process died".to_owned();
+            return self.bury(delivery, Reason::Exhausted, error, runs - 1).await;
+        }
+        delivery.envelope.run = runs;
+        loop {
+            match self
+                .bench
+                .run(&mut self.actors, std::slice::from_ref(&delivery), self.counts)
+                .await
+            {
+                Ran::Committed { busy } => return self.settle(vec![delivery], &busy).await.pop(),
+                Ran::Failed(failure) => return self.fail(delivery, failure, Some(runs)).await,
                 Ran::Conflict => {}
                 Ran::Unusable(error) => self.pause(&error).await,
             }
             if self.control.is_draining() {
-                return After::Left;
+                return None;
             }
         }
     }
@@ -310,9 +273,14 @@ impl Lane {
         later
     }
 
-    /// A run that failed: another one later, or the dead letters. `counted`: how many runs there were, if it was counted
+    /// A run that failed: another one later (then the message is returned), or the dead letters. `counted`: how many runs there were, if it was counted
     /// before it ran.
-    async fn fail(&mut self, mut delivery: Delivery, failure: Failure, counted: Option<u32>) -> After {
+    async fn fail(
+        &mut self,
+        mut delivery: Delivery,
+        failure: Failure,
+        counted: Option<u32>,
+    ) -> Option<Delivery> {
         let Failure { hopeless, error } = failure;
         let id = delivery.id();
         let runs = loop {
@@ -325,7 +293,7 @@ impl Lane {
                 Err(error) => self.pause(&error).await,
             }
             if self.control.is_draining() {
-                return After::Left;
+                return None;
             }
         };
         let settings = self.bench.settings.clone();
@@ -342,11 +310,17 @@ impl Lane {
             .min(settings.retry_max);
         delivery.envelope.run = runs + 1;
         delivery.due = Some(Instant::now() + pause);
-        After::Later(delivery)
+        Some(delivery)
     }
 
     /// Moves a message to the dead letters: its claim and the letter in one transaction.
-    async fn bury(&mut self, delivery: Delivery, reason: Reason, error: String, runs: u32) -> After {
+    async fn bury(
+        &mut self,
+        delivery: Delivery,
+        reason: Reason,
+        error: String,
+        runs: u32,
+    ) -> Option<Delivery> {
         loop {
             match self
                 .bench
@@ -358,7 +332,7 @@ impl Lane {
                 Err(error) => self.pause(&error).await,
             }
             if self.control.is_draining() {
-                return After::Left;
+                return None;
             }
         }
         let settings = &self.bench.settings;
@@ -369,7 +343,7 @@ impl Lane {
         self.counts = Counts::default();
         self.control.settled(1);
         delivery.acknowledge().await;
-        After::Done
+        None
     }
 
     /// The database can't be used: a pause, longer each time.

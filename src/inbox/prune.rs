@@ -96,7 +96,7 @@ impl<'a> Claims<'a> {
             .bind(stream)
             .bind(sequence)
             .bind(ids)
-            .bind(&self.keep)
+            .bind(self.keep)
             .fetch_one(self.store.pool())
             .await?;
         Ok(count.unsigned_abs())
@@ -118,7 +118,7 @@ impl<'a> Claims<'a> {
         .bind(self.consumer)
         .bind(stream)
         .bind(i64::try_from(sequence).unwrap_or(i64::MAX))
-        .bind(&self.keep)
+        .bind(self.keep)
         .bind(limit)
         .fetch_all(self.store.pool())
         .await?;
@@ -151,9 +151,9 @@ impl<'a> Claims<'a> {
             .bind(stream)
             .bind(sequence)
             .bind(ids)
-            .bind(&self.keep)
+            .bind(self.keep)
             .bind(i64::from(batch))
-            .bind(&self.skew)
+            .bind(self.skew)
             .fetch_one(&mut *transaction)
             .await?;
         transaction.commit().await?;

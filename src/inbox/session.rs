@@ -6,6 +6,7 @@ use super::registry;
 use crate::broker::{BrokerError, Incoming, StreamId, Subscription};
 use crate::config::ConsumerSettings;
 use crate::dead_letter::{DeadLetter, Table};
+use crate::error_text::with_causes;
 use crate::store::{Store, StoreError};
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
@@ -43,7 +44,7 @@ impl From<BrokerError> for Ended {
 
 impl From<StoreError> for Ended {
     fn from(error: StoreError) -> Self {
-        Self::Failed(crate::error_text::with_causes(&error))
+        Self::Failed(with_causes(&error))
     }
 }
 
@@ -203,12 +204,13 @@ impl Session {
     async fn take_letters(&self) -> Result<(), Ended> {
         let letters = match self.released_letters().await {
             Ok(letters) => letters,
-            // The lanes say it louder.
+            // While nothing comes, this is what notices that the database is away.
             Err(error) => {
-                tracing::debug!(consumer = self.settings.name, %error, "could not look for requeued dead letters");
+                self.control.is_held_up(with_causes(&error));
                 return Ok(());
             }
         };
+        self.control.works();
         for letter in letters {
             // No waiting for a place here: what does not fit is found the next time.
             let Ok(permit) = self.permits.clone().try_acquire_owned() else {

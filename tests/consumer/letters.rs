@@ -1,4 +1,4 @@
-use crate::house::{House, Memory, order};
+use crate::house::{House, Memory};
 use twinbox::config::ConsumerSettings;
 use twinbox::dead_letter::{DeadLetterError, Filter, Reason, Selection};
 use twinbox::{header, testing};

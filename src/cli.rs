@@ -7,7 +7,6 @@ mod config;
 mod dead;
 mod demo;
 mod enqueue;
-
 mod migrate;
 mod output;
 mod prune;
@@ -62,7 +61,10 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    match runtime.block_on(cli.command.run(&cli.settings)) {
+    let ended = runtime.block_on(cli.command.run(&cli.settings));
+    // What is to be waited for, the commands have waited for: a read of standard input, for one, may never end.
+    runtime.shutdown_background();
+    match ended {
         Ok(status) => status,
         Err(error) => fail(error.as_ref()),
     }

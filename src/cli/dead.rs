@@ -1,5 +1,6 @@
 //! `twinbox dead`
 
+use super::output::Column::{Figures, Words};
 use super::output::{print, table, time_text};
 use super::{CommandError, Output, SettingsArgs};
 use clap::{Args, Subcommand, ValueEnum};
@@ -149,12 +150,20 @@ impl List {
                 "no dead letters after that one"
             })?);
         }
-        let mut rows = table(&[
-            "id", "box", "owner", "subject", "key", "reason", "runs", "since", "error",
-        ]);
-        for letter in &letters {
+        let columns = [
+            Figures("id"),
+            Words("box"),
+            Words("owner"),
+            Words("subject"),
+            Words("key"),
+            Words("reason"),
+            Figures("runs"),
+            Words("since"),
+            Words("error"),
+        ];
+        let rows = letters.iter().map(|letter| {
             let state = if letter.requeued { " (requeued)" } else { "" };
-            rows.add_row([
+            [
                 letter.id.to_string(),
                 letter.from.name().to_owned(),
                 letter.owner.clone(),
@@ -164,8 +173,9 @@ impl List {
                 letter.runs.to_string(),
                 time_text(letter.dead_at),
                 letter.error.chars().take(120).collect(),
-            ]);
-        }
+            ]
+        });
+        let rows = table(&columns, rows);
         print(&format!(
             "{rows}\n{} of {all}; `twinbox dead show ID` shows one whole",
             letters.len()

@@ -1,5 +1,6 @@
 //! `twinbox prune`
 
+use super::output::Column::{Figures, Words};
 use super::output::table;
 use super::{CommandError, Output, SettingsArgs};
 use clap::Args;
@@ -38,19 +39,19 @@ impl Prune {
 }
 
 fn words(reports: &[Report], dry_run: bool) -> String {
-    let mut rows = table(&[
-        "box",
-        if dry_run { "would remove" } else { "removed" },
-        "kept at least",
-        "proof",
-    ]);
-    for report in reports {
-        rows.add_row([
+    let columns = [
+        Words("box"),
+        Figures(if dry_run { "would remove" } else { "removed" }),
+        Words("kept at least"),
+        Words("proof"),
+    ];
+    let rows = reports.iter().map(|report| {
+        [
             report.name.clone(),
             report.rows.to_string(),
             report.keep_text(),
             report.proof.clone(),
-        ]);
-    }
-    rows.to_string()
+        ]
+    });
+    table(&columns, rows).to_string()
 }

@@ -14,7 +14,7 @@ pub enum ConfigError {
         origin: String,
         /// What `config` said, the key in it.
         #[source]
-        source: config::ConfigError,
+        source: Box<config::ConfigError>,
     },
     /// Values that can't be.
     #[error("impossible settings: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -85,7 +85,10 @@ impl Loader {
             .map_or("the settings".to_owned(), |path| path.display().to_string());
         let settings = self
             .layers()
-            .map_err(|source| ConfigError::Unreadable { origin, source })?;
+            .map_err(|source| ConfigError::Unreadable {
+                origin,
+                source: Box::new(source),
+            })?;
         let faults = settings.validate();
         if faults.is_empty() {
             Ok(settings)

@@ -18,6 +18,10 @@ use clap::{Parser, Subcommand};
 use output::Output;
 use settings::SettingsArgs;
 use std::process::ExitCode;
+use twinbox::ServiceError;
+use twinbox::config::ConfigError;
+use twinbox::store::StoreError;
+use twinbox::telemetry::TelemetryError;
 
 /// Exit status of a configuration error (sysexits.h, EX_CONFIG).
 const EXIT_CONFIGURATION: u8 = 78;
@@ -88,6 +92,30 @@ impl Command {
 
 fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     eprintln!("twinbox: {}", twinbox::with_causes(error));
-    let configuration = error.is::<twinbox::config::ConfigError>();
-    ExitCode::from(if configuration { EXIT_CONFIGURATION } else { 1 })
+    ExitCode::from(if is_configuration(error) {
+        EXIT_CONFIGURATION
+    } else {
+        1
+    })
+}
+
+/// Whether starting again without changing a setting is of no use.
+fn is_configuration(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let of_store = error
+            .downcast_ref::<StoreError>()
+            .is_some_and(|error| matches!(error, StoreError::Url(_)));
+        let of_service = error.downcast_ref::<ServiceError>().is_some_and(|error| {
+            matches!(
+                error,
+                ServiceError::Settings(_) | ServiceError::Twice(_) | ServiceError::Consumer { .. }
+            )
+        });
+        if of_store || of_service || error.is::<ConfigError>() || error.is::<TelemetryError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }

@@ -136,7 +136,10 @@ impl Verdict {
             ("orders placed", grouped(self.orders.unsigned_abs())),
             ("messages stored in the streams", grouped(self.published)),
             ("deliveries to the inboxes", grouped(self.deliveries)),
-            ("duplicates skipped by the inboxes", grouped(self.duplicates_skipped)),
+            (
+                "duplicates skipped by the inboxes",
+                grouped(self.duplicates_skipped),
+            ),
             ("processes killed", self.kills.to_string()),
             (
                 "effects (charges and ledger entries)",

@@ -26,6 +26,12 @@ use twinbox::telemetry::TelemetryError;
 /// Exit status of a configuration error (sysexits.h, EX_CONFIG).
 const EXIT_CONFIGURATION: u8 = 78;
 
+const EXAMPLES: &str = "\
+Examples:
+  twinbox demo                             see the pair at work, on servers that are gone afterwards
+  twinbox dev                              private servers to try things out on
+  twinbox run -c /etc/twinbox.toml         the daemon beside a service";
+
 /// Outbox and inbox for PostgreSQL and NATS JetStream.
 ///
 /// A message enqueued in a committed transaction is published at least once; its business effect, as far as it lies in
@@ -33,7 +39,7 @@ const EXIT_CONFIGURATION: u8 = 78;
 ///
 /// To see it: `twinbox demo`. Next to a service: `twinbox migrate`, then `twinbox run`.
 #[derive(Debug, Parser)]
-#[command(name = "twinbox", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "twinbox", version, propagate_version = true, max_term_width = 110, after_long_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
     settings: SettingsArgs,

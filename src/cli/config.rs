@@ -4,11 +4,16 @@ use super::{CommandError, Output, SettingsArgs};
 use clap::Args;
 use serde_json::Value;
 use std::process::ExitCode;
+const CONFIG_EXAMPLES: &str = "\
+Examples:
+  twinbox config > twinbox.toml            a file to begin with
+  twinbox config --set relay.page_rows=500 what a flag changes";
 
 /// Print the settings that are in force, secrets masked.
 ///
 /// Written as TOML, so that it can be the beginning of a twinbox.toml; what is not set stands in a comment. Needs no server.
 #[derive(Args, Debug)]
+#[command(after_long_help = CONFIG_EXAMPLES)]
 pub(super) struct Config {
     #[command(flatten)]
     output: Output,

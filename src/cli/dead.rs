@@ -3,7 +3,7 @@
 use super::output::Column::{Figures, Words};
 use super::output::{print, table, time_text};
 use super::{CommandError, Output, SettingsArgs};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -26,12 +26,35 @@ enum Command {
     /// Show one with its headers, payload and error.
     Show(Show),
     /// Take dead letters up again: publish, or handle them, in order.
+    ///
+    /// Name one by its number, or several by what they have in common; flags together narrow the choice. The relay or the
+    /// consumer takes them up by itself; until it has, they are listed as requeued.
+    #[command(after_long_help = REQUEUE_EXAMPLES)]
     Requeue(Act),
     /// Give dead letters up for good.
+    ///
+    /// Name one by its number, or several by what they have in common; flags together narrow the choice. Their payload is
+    /// deleted with them.
+    #[command(after_long_help = DISCARD_EXAMPLES)]
     Discard(Act),
 }
+const REQUEUE_EXAMPLES: &str = "\
+Examples:
+  twinbox dead requeue 7
+  twinbox dead requeue --owner billing --key customer-7     a key's letters, in order";
+
+const DISCARD_EXAMPLES: &str = "\
+Examples:
+  twinbox dead discard 7
+  twinbox dead discard --subject orders.test --json";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  twinbox dead list --box inbox --owner billing
+  twinbox dead list --json | jq '.[].reason'";
 
 #[derive(Args, Debug)]
+#[command(after_long_help = LIST_EXAMPLES)]
 struct List {
     #[command(flatten)]
     filter: FilterArgs,
@@ -47,8 +70,13 @@ struct List {
     #[command(flatten)]
     output: Output,
 }
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  twinbox dead show 7
+  twinbox dead show 7 --json | jq -r .payload";
 
 #[derive(Args, Debug)]
+#[command(after_long_help = SHOW_EXAMPLES)]
 struct Show {
     /// The dead letter's number.
     id: i64,
@@ -58,9 +86,10 @@ struct Show {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("which").args(["id", "box_name", "owner", "key", "subject", "all"]).required(true).multiple(true))]
 struct Act {
     /// The dead letter's number.
-    #[arg(required_unless_present_any = ["box_name", "owner", "key", "subject", "all"], conflicts_with_all = ["box_name", "owner", "key", "subject", "all"])]
+    #[arg(conflicts_with_all = ["box_name", "owner", "key", "subject", "all"])]
     id: Option<i64>,
 
     #[command(flatten)]

@@ -8,12 +8,17 @@ use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
 use twinbox::broker::nats::Nats;
 use twinbox::pruner::{Pruner, Report};
+const PRUNE_EXAMPLES: &str = "\
+Examples:
+  twinbox prune --dry-run                  what would go, and the proof that it may
+  twinbox prune --json";
 
 /// Remove what can no longer come again, once. `run` does it from time to time.
 ///
 /// The outbox's rows go by age once they are settled. An inbox's ids go when the broker can't deliver their message any
 /// more and the producer can't publish it again; the proof is printed.
 #[derive(Args, Debug)]
+#[command(after_long_help = PRUNE_EXAMPLES)]
 pub(super) struct Prune {
     /// Only count.
     #[arg(long)]

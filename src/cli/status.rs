@@ -18,12 +18,17 @@ use twinbox::store::Store;
 
 /// How long to wait for the broker before its figures are left out.
 const BROKER_PATIENCE: Duration = Duration::from_secs(3);
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  twinbox status
+  twinbox status --json | jq '.relays[].pending.rows'";
 
 /// Show how far relays, consumers and pruners are.
 ///
 /// Per relay: rows pending, the oldest one's age, who holds the lease. Per consumer: lag and messages in flight at the
 /// broker; claimed, duplicates skipped, retries, dead letters. Per pruner: its window, the proof, its last run.
 #[derive(Args, Debug)]
+#[command(after_long_help = STATUS_EXAMPLES)]
 pub(super) struct Status {
     #[command(flatten)]
     output: Output,

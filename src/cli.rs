@@ -7,7 +7,6 @@ mod config;
 mod dead;
 mod demo;
 mod enqueue;
-
 mod migrate;
 mod output;
 mod prune;
@@ -19,9 +18,19 @@ use clap::{Parser, Subcommand};
 use output::Output;
 use settings::SettingsArgs;
 use std::process::ExitCode;
+use twinbox::ServiceError;
+use twinbox::config::ConfigError;
+use twinbox::store::StoreError;
+use twinbox::telemetry::TelemetryError;
 
 /// Exit status of a configuration error (sysexits.h, EX_CONFIG).
 const EXIT_CONFIGURATION: u8 = 78;
+
+const EXAMPLES: &str = "\
+Examples:
+  twinbox demo                             see the pair at work, on servers that are gone afterwards
+  twinbox dev                              private servers to try things out on
+  twinbox run -c /etc/twinbox.toml         the daemon beside a service";
 
 /// Outbox and inbox for PostgreSQL and NATS JetStream.
 ///
@@ -30,7 +39,7 @@ const EXIT_CONFIGURATION: u8 = 78;
 ///
 /// To see it: `twinbox demo`. Next to a service: `twinbox migrate`, then `twinbox run`.
 #[derive(Debug, Parser)]
-#[command(name = "twinbox", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "twinbox", version, propagate_version = true, max_term_width = 110, after_long_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
     settings: SettingsArgs,
@@ -62,7 +71,10 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    match runtime.block_on(cli.command.run(&cli.settings)) {
+    let ended = runtime.block_on(cli.command.run(&cli.settings));
+    // What is to be waited for, the commands have waited for: a read of standard input, for one, may never end.
+    runtime.shutdown_background();
+    match ended {
         Ok(status) => status,
         Err(error) => fail(error.as_ref()),
     }
@@ -86,6 +98,30 @@ impl Command {
 
 fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     eprintln!("twinbox: {}", twinbox::with_causes(error));
-    let configuration = error.is::<twinbox::config::ConfigError>();
-    ExitCode::from(if configuration { EXIT_CONFIGURATION } else { 1 })
+    ExitCode::from(if is_configuration(error) {
+        EXIT_CONFIGURATION
+    } else {
+        1
+    })
+}
+
+/// Whether starting again without changing a setting is of no use.
+fn is_configuration(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let of_store = error
+            .downcast_ref::<StoreError>()
+            .is_some_and(|error| matches!(error, StoreError::Url(_)));
+        let of_service = error.downcast_ref::<ServiceError>().is_some_and(|error| {
+            matches!(
+                error,
+                ServiceError::Settings(_) | ServiceError::Twice(_) | ServiceError::Consumer { .. }
+            )
+        });
+        if of_store || of_service || error.is::<ConfigError>() || error.is::<TelemetryError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }

@@ -5,6 +5,7 @@
 
 mod consumer;
 mod database;
+mod known;
 mod load;
 mod nats;
 mod pruner;
@@ -140,6 +141,11 @@ impl Settings {
         self.nats.validate(check.section("nats"));
         self.relay.validate(check.section("relay"));
         self.pruner.validate(check.section("pruner"));
+        check.section("run").require(
+            self.run.drain_deadline <= Duration::from_secs(24 * 3600),
+            "drain_deadline",
+            "must be at most 24h",
+        );
         check.section("run").require(
             !self.run.roles.is_empty(),
             "roles",

@@ -5,6 +5,8 @@
 
 #[cfg(feature = "cli")]
 mod init;
+#[cfg(feature = "cli")]
+mod panic_hook;
 mod trace_context;
 
 #[cfg(feature = "cli")]

@@ -1,8 +1,9 @@
 //! `twinbox dead`
 
+use super::output::Column::{Figures, Words};
 use super::output::{print, table, time_text};
 use super::{CommandError, Output, SettingsArgs};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -25,12 +26,35 @@ enum Command {
     /// Show one with its headers, payload and error.
     Show(Show),
     /// Take dead letters up again: publish, or handle them, in order.
+    ///
+    /// Name one by its number, or several by what they have in common; flags together narrow the choice. The relay or the
+    /// consumer takes them up by itself; until it has, they are listed as requeued.
+    #[command(after_long_help = REQUEUE_EXAMPLES)]
     Requeue(Act),
     /// Give dead letters up for good.
+    ///
+    /// Name one by its number, or several by what they have in common; flags together narrow the choice. Their payload is
+    /// deleted with them.
+    #[command(after_long_help = DISCARD_EXAMPLES)]
     Discard(Act),
 }
+const REQUEUE_EXAMPLES: &str = "\
+Examples:
+  twinbox dead requeue 7
+  twinbox dead requeue --owner billing --key customer-7     a key's letters, in order";
+
+const DISCARD_EXAMPLES: &str = "\
+Examples:
+  twinbox dead discard 7
+  twinbox dead discard --subject orders.test --json";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  twinbox dead list --box inbox --owner billing
+  twinbox dead list --json | jq '.[].reason'";
 
 #[derive(Args, Debug)]
+#[command(after_long_help = LIST_EXAMPLES)]
 struct List {
     #[command(flatten)]
     filter: FilterArgs,
@@ -46,8 +70,13 @@ struct List {
     #[command(flatten)]
     output: Output,
 }
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  twinbox dead show 7
+  twinbox dead show 7 --json | jq -r .payload";
 
 #[derive(Args, Debug)]
+#[command(after_long_help = SHOW_EXAMPLES)]
 struct Show {
     /// The dead letter's number.
     id: i64,
@@ -57,9 +86,10 @@ struct Show {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("which").args(["id", "box_name", "owner", "key", "subject", "all"]).required(true).multiple(true))]
 struct Act {
     /// The dead letter's number.
-    #[arg(required_unless_present_any = ["box_name", "owner", "key", "subject", "all"], conflicts_with_all = ["box_name", "owner", "key", "subject", "all"])]
+    #[arg(conflicts_with_all = ["box_name", "owner", "key", "subject", "all"])]
     id: Option<i64>,
 
     #[command(flatten)]
@@ -149,12 +179,20 @@ impl List {
                 "no dead letters after that one"
             })?);
         }
-        let mut rows = table(&[
-            "id", "box", "owner", "subject", "key", "reason", "runs", "since", "error",
-        ]);
-        for letter in &letters {
+        let columns = [
+            Figures("id"),
+            Words("box"),
+            Words("owner"),
+            Words("subject"),
+            Words("key"),
+            Words("reason"),
+            Figures("runs"),
+            Words("since"),
+            Words("error"),
+        ];
+        let rows = letters.iter().map(|letter| {
             let state = if letter.requeued { " (requeued)" } else { "" };
-            rows.add_row([
+            [
                 letter.id.to_string(),
                 letter.from.name().to_owned(),
                 letter.owner.clone(),
@@ -164,8 +202,9 @@ impl List {
                 letter.runs.to_string(),
                 time_text(letter.dead_at),
                 letter.error.chars().take(120).collect(),
-            ]);
-        }
+            ]
+        });
+        let rows = table(&columns, rows);
         print(&format!(
             "{rows}\n{} of {all}; `twinbox dead show ID` shows one whole",
             letters.len()

@@ -27,6 +27,11 @@ use worker::{Killer, Worker};
 const LOOK: Duration = Duration::from_millis(50);
 /// Without any progress for so long, the demo gives up and counts what is missing as lost.
 const PATIENCE: Duration = Duration::from_secs(60);
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  twinbox demo
+  twinbox demo --orders 20000 --kill 10
+  twinbox demo --orders 500 --json | jq .lost";
 
 /// See the pair at work: orders, billing and a ledger, with duplicates and crashes.
 ///
@@ -34,8 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// message. *billing* charges accounts inside its inbox transaction and tells *ledger* of each payment. Meanwhile
 /// messages are published twice more under the same id, some past the stream's duplicate window, and the process that runs
 /// relay and consumers is killed with SIGKILL and started again. At the end the tables are counted: exit status 1 if
-/// anything is lost, doubled or out of order.
+/// anything is lost, doubled or out of order. It brings settings of its own: those below do not change it.
 #[derive(Args, Debug)]
+#[command(after_long_help = DEMO_EXAMPLES)]
 pub(super) struct Demo {
     /// Orders to place.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]

@@ -7,12 +7,17 @@ use std::io::Read as _;
 use std::process::ExitCode;
 use twinbox::{Message, Outbox};
 use uuid::Uuid;
+const ENQUEUE_EXAMPLES: &str = "\
+Examples:
+  twinbox enqueue orders.placed '{\"id\": 7}' --key customer-7 --header Event-Type=OrderPlaced
+  twinbox enqueue images.added - < image.png";
 
 /// Enqueue one message, in a transaction of its own.
 ///
 /// For trying things out and for scripts. A service enqueues in the transaction of its own change: in Rust with
 /// `Outbox::enqueue`, in any language with `SELECT twinbox.enqueue(subject, payload, key, headers, message_id)`.
 #[derive(Args, Debug)]
+#[command(after_long_help = ENQUEUE_EXAMPLES)]
 pub(super) struct Enqueue {
     /// The subject, such as orders.placed.
     subject: String,

@@ -4,11 +4,16 @@ use super::{CommandError, Output, SettingsArgs};
 use clap::Args;
 use std::process::ExitCode;
 use twinbox::store;
+const MIGRATE_EXAMPLES: &str = "\
+Examples:
+  twinbox migrate --database-url postgres://app@db/orders
+  twinbox migrate --check                  in a deployment's readiness check";
 
 /// Create the tables, or bring them up to date.
 ///
 /// Safe to run from several machines at once, and again. `run` does it too, unless run.migrate is false.
 #[derive(Args, Debug)]
+#[command(after_long_help = MIGRATE_EXAMPLES)]
 pub(super) struct Migrate {
     /// Only say what is applied: exit status 1 if something is missing.
     #[arg(long)]

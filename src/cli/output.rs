@@ -1,7 +1,7 @@
 //! How results and errors look.
 
 use clap::Args;
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 use std::io::{IsTerminal as _, Write as _};
 
@@ -37,12 +37,44 @@ pub(super) fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// A table with a head, as wide as the terminal.
-pub(super) fn table(head: &[&str]) -> Table {
+/// A column of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Column {
+    /// Words stand at the left.
+    Words(&'static str),
+    /// Figures stand at the right, so that they compare.
+    Figures(&'static str),
+}
+
+impl Column {
+    fn name(self) -> &'static str {
+        let (Self::Words(name) | Self::Figures(name)) = self;
+        name
+    }
+}
+
+/// A table, as wide as the terminal; piped, as wide as its contents, a line a row. Without names it has no head.
+pub(super) fn table<R>(columns: &[Column], rows: impl IntoIterator<Item = R>) -> Table
+where
+    R: IntoIterator<Item = String>,
+{
     let mut table = Table::new();
-    table
-        .load_style(presets::UTF8_HORIZONTAL_ONLY)
-        .set_header(head.iter().copied());
+    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
+    if columns.iter().any(|column| !column.name().is_empty()) {
+        table.set_header(columns.iter().map(|column| column.name()));
+    }
+    for row in rows {
+        table.add_row(row);
+    }
+    for (column, kind) in table.column_iter_mut().zip(columns) {
+        column.set_padding((0, 2));
+        if matches!(kind, Column::Figures(_)) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    if let Some(last) = table.column_iter_mut().last() {
+        last.set_padding((0, 0));
+    }
     if std::io::stdout().is_terminal() {
         table.set_content_arrangement(ContentArrangement::Dynamic);
     }

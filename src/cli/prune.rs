@@ -1,5 +1,6 @@
 //! `twinbox prune`
 
+use super::output::Column::{Figures, Words};
 use super::output::table;
 use super::{CommandError, Output, SettingsArgs};
 use clap::Args;
@@ -7,12 +8,17 @@ use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
 use twinbox::broker::nats::Nats;
 use twinbox::pruner::{Pruner, Report};
+const PRUNE_EXAMPLES: &str = "\
+Examples:
+  twinbox prune --dry-run                  what would go, and the proof that it may
+  twinbox prune --json";
 
 /// Remove what can no longer come again, once. `run` does it from time to time.
 ///
 /// The outbox's rows go by age once they are settled. An inbox's ids go when the broker can't deliver their message any
 /// more and the producer can't publish it again; the proof is printed.
 #[derive(Args, Debug)]
+#[command(after_long_help = PRUNE_EXAMPLES)]
 pub(super) struct Prune {
     /// Only count.
     #[arg(long)]
@@ -38,19 +44,19 @@ impl Prune {
 }
 
 fn words(reports: &[Report], dry_run: bool) -> String {
-    let mut rows = table(&[
-        "box",
-        if dry_run { "would remove" } else { "removed" },
-        "kept at least",
-        "proof",
-    ]);
-    for report in reports {
-        rows.add_row([
+    let columns = [
+        Words("box"),
+        Figures(if dry_run { "would remove" } else { "removed" }),
+        Words("kept at least"),
+        Words("proof"),
+    ];
+    let rows = reports.iter().map(|report| {
+        [
             report.name.clone(),
             report.rows.to_string(),
             report.keep_text(),
             report.proof.clone(),
-        ]);
-    }
-    rows.to_string()
+        ]
+    });
+    table(&columns, rows).to_string()
 }

@@ -10,6 +10,26 @@ use twinbox::config::{Role, Settings};
 use twinbox::embedded::{NatsOptions, PostgresOptions, PrivateServers};
 use twinbox::supervisor::{OnBlocked, drain_on_signals};
 use twinbox::telemetry::Telemetry;
+const RUN_EXAMPLES: &str = "\
+Examples:
+  twinbox run                              all parts, by twinbox.toml and DATABASE_URL, NATS_URL
+  twinbox run --roles relay                only publish; another process consumes
+
+A twinbox.toml with a handler in SQL:
+  [[streams]]
+  name = \"ORDERS\"
+  subjects = [\"orders.>\"]
+
+  [[consumers]]
+  name = \"billing\"
+  stream = \"ORDERS\"
+
+  [[consumers.handlers]]
+  subject = \"orders.placed\"
+  sql = \"INSERT INTO charge (order_id, cents) VALUES (:payload->>'id', (:payload->>'cents')::int)\"
+
+A handler may use :id (uuid), :subject, :key, :kind (text), :headers, :payload (jsonb) and :payload_bytes
+(bytea). `twinbox config` prints all settings.";
 
 /// Run relay, consumers and pruner, until SIGTERM or SIGINT.
 ///
@@ -20,16 +40,24 @@ use twinbox::telemetry::Telemetry;
 /// Exit status: 0 drained; 70 a part failed too often; 71 the actors' thread was blocked; 75 the end took longer than
 /// run.drain_deadline; 78 settings that can't work.
 #[derive(Args, Debug)]
+#[command(after_long_help = RUN_EXAMPLES)]
 pub(super) struct Run {
     /// Only these parts [default: run.roles, which is all].
     #[arg(long, value_delimiter = ',', value_name = "ROLE,…")]
     roles: Vec<RoleName>,
 }
+const DEV_EXAMPLES: &str = "\
+Examples:
+  twinbox dev                              in one terminal, then in another with what it printed:
+  export DATABASE_URL=postgres://… NATS_URL=nats://…
+  twinbox enqueue orders.placed '{\"id\": 7}' --key customer-7
+  psql \"$DATABASE_URL\" -c \"SELECT twinbox.enqueue('orders.placed', '{}')\"";
 
 /// The same as `run` on a private PostgreSQL and NATS, which are gone afterwards.
 ///
 /// Prints their addresses and stays up until SIGINT: for trying things out, and for developing a service.
 #[derive(Args, Debug)]
+#[command(after_long_help = DEV_EXAMPLES)]
 pub(super) struct Dev {
     /// Only these parts [default: run.roles, which is all].
     #[arg(long, value_delimiter = ',', value_name = "ROLE,…")]

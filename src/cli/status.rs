@@ -1,6 +1,7 @@
 //! `twinbox status`
 
-use super::output::{print, table};
+use super::output::Column::{Figures, Words};
+use super::output::{print, table, time_text};
 use super::{CommandError, Output, SettingsArgs};
 use clap::Args;
 use serde::Serialize;
@@ -17,12 +18,17 @@ use twinbox::store::Store;
 
 /// How long to wait for the broker before its figures are left out.
 const BROKER_PATIENCE: Duration = Duration::from_secs(3);
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  twinbox status
+  twinbox status --json | jq '.relays[].pending.rows'";
 
 /// Show how far relays, consumers and pruners are.
 ///
 /// Per relay: rows pending, the oldest one's age, who holds the lease. Per consumer: lag and messages in flight at the
 /// broker; claimed, duplicates skipped, retries, dead letters. Per pruner: its window, the proof, its last run.
 #[derive(Args, Debug)]
+#[command(after_long_help = STATUS_EXAMPLES)]
 pub(super) struct Status {
     #[command(flatten)]
     output: Output,
@@ -101,85 +107,102 @@ async fn at_broker(nats: &Arc<Nats>, inbox: &InboxStatus) -> Option<AtBroker> {
 }
 
 fn words(shown: &Shown, connected: bool) -> String {
-    let mut text = String::new();
-    if shown.relays.is_empty() {
-        text.push_str("no relay has run yet\n");
-    } else {
-        let mut rows = table(&["relay", "pending", "oldest", "published", "lease", "epoch"]);
-        for relay in &shown.relays {
-            let pending = relay.pending.as_ref();
-            rows.add_row([
-                relay.name.clone(),
-                pending.map_or("unknown".to_owned(), |pending| {
-                    format!("{}{}", pending.rows, if pending.or_more { "+" } else { "" })
-                }),
-                pending
-                    .and_then(|pending| pending.oldest)
-                    .map_or("-".to_owned(), duration_text),
-                relay.published.to_string(),
-                lease_text(relay),
-                relay.epoch.to_string(),
-            ]);
-        }
-        text.push_str(&format!("{rows}\n"));
-    }
+    let mut parts = vec![relays(&shown.relays)];
     if !shown.consumers.is_empty() {
-        let mut rows = table(&[
-            "consumer",
-            "stream",
-            "lag",
-            "in flight",
-            "claimed",
-            "duplicates",
-            "retries",
-            "unfinished",
-            "dead letters",
-        ]);
-        for ShownConsumer { inbox, broker } in &shown.consumers {
-            let at_broker = |figure: fn(&AtBroker) -> u64| {
-                broker
-                    .as_ref()
-                    .map_or("unknown".to_owned(), |broker| figure(broker).to_string())
-            };
-            rows.add_row([
-                inbox.name.clone(),
-                inbox.stream.clone(),
-                at_broker(|broker| broker.lag),
-                at_broker(|broker| broker.in_flight),
-                inbox.claimed.to_string(),
-                inbox.duplicates.to_string(),
-                inbox.retries.to_string(),
-                inbox.unfinished.to_string(),
-                inbox.dead_letters.to_string(),
-            ]);
-        }
-        text.push_str(&format!("\n{rows}\n"));
+        parts.push(consumers_table(&shown.consumers));
         if !connected {
-            text.push_str("NATS does not answer, so lag and messages in flight are unknown\n");
+            parts.push("NATS does not answer, so lag and messages in flight are unknown\n".to_owned());
         }
     }
     if !shown.pruners.is_empty() {
-        let mut rows = table(&[
-            "pruner",
-            "keeps at least",
-            "proof",
-            "last run",
-            "removed then",
-            "removed in all",
-        ]);
-        for pruner in &shown.pruners {
-            rows.add_row([
-                pruner.name.clone(),
-                duration_text(Duration::from_secs(pruner.keep_s.unsigned_abs())),
-                pruner.proof.clone(),
-                super::output::time_text(pruner.last_run_at),
-                pruner.last_deleted.to_string(),
-                pruner.deleted.to_string(),
-            ]);
-        }
-        text.push_str(&format!("\n{rows}\n"));
+        parts.push(pruners(&shown.pruners));
     }
-    text
+    parts.join("\n")
+}
+
+fn relays(relays: &[RelayStatus]) -> String {
+    if relays.is_empty() {
+        return "no relay has run yet\n".to_owned();
+    }
+    let columns = [
+        Words("relay"),
+        Figures("pending"),
+        Figures("oldest"),
+        Figures("published"),
+        Words("lease"),
+        Figures("epoch"),
+    ];
+    let rows = relays.iter().map(|relay| {
+        let pending = relay.pending.as_ref();
+        [
+            relay.name.clone(),
+            pending.map_or("unknown".to_owned(), |pending| {
+                format!("{}{}", pending.rows, if pending.or_more { "+" } else { "" })
+            }),
+            pending
+                .and_then(|pending| pending.oldest)
+                .map_or("-".to_owned(), duration_text),
+            relay.published.to_string(),
+            lease_text(relay),
+            relay.epoch.to_string(),
+        ]
+    });
+    format!("{}\n", table(&columns, rows))
+}
+
+fn consumers_table(consumers: &[ShownConsumer]) -> String {
+    let columns = [
+        Words("consumer"),
+        Words("stream"),
+        Figures("lag"),
+        Figures("in flight"),
+        Figures("claimed"),
+        Figures("duplicates"),
+        Figures("retries"),
+        Figures("unfinished"),
+        Figures("dead letters"),
+    ];
+    let rows = consumers.iter().map(|ShownConsumer { inbox, broker }| {
+        let at_broker = |figure: fn(&AtBroker) -> u64| {
+            broker
+                .as_ref()
+                .map_or("unknown".to_owned(), |broker| figure(broker).to_string())
+        };
+        [
+            inbox.name.clone(),
+            inbox.stream.clone(),
+            at_broker(|broker| broker.lag),
+            at_broker(|broker| broker.in_flight),
+            inbox.claimed.to_string(),
+            inbox.duplicates.to_string(),
+            inbox.retries.to_string(),
+            inbox.unfinished.to_string(),
+            inbox.dead_letters.to_string(),
+        ]
+    });
+    format!("{}\n", table(&columns, rows))
+}
+
+fn pruners(pruners: &[PrunerStatus]) -> String {
+    let columns = [
+        Words("pruner"),
+        Words("keeps at least"),
+        Words("proof"),
+        Words("last run"),
+        Figures("removed then"),
+        Figures("removed in all"),
+    ];
+    let rows = pruners.iter().map(|pruner| {
+        [
+            pruner.name.clone(),
+            duration_text(Duration::from_secs(pruner.keep_s.unsigned_abs())),
+            pruner.proof.clone(),
+            time_text(pruner.last_run_at),
+            pruner.last_deleted.to_string(),
+            pruner.deleted.to_string(),
+        ]
+    });
+    format!("{}\n", table(&columns, rows))
 }
 
 fn lease_text(relay: &RelayStatus) -> String {

@@ -2,6 +2,7 @@
 
 use super::{Check, SecretUrl};
 use crate::store::Schema;
+use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -44,6 +45,17 @@ impl Default for DatabaseSettings {
 
 impl DatabaseSettings {
     pub(super) fn validate(&self, check: &mut Check) {
+        let is_postgres = |url: &SecretUrl| {
+            let url = url.expose_secret();
+            url.starts_with("postgres://") || url.starts_with("postgresql://")
+        };
+        let form = "must look like postgres://user:password@host:5432/database";
+        check.require(is_postgres(&self.url), "url", form);
+        check.require(
+            self.direct_url.as_ref().is_none_or(is_postgres),
+            "direct_url",
+            form,
+        );
         check.require(
             self.max_connections >= 4,
             "max_connections",

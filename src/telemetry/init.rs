@@ -35,7 +35,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Logs to standard error, and exports traces by OTLP over HTTP where an endpoint is set.
+    /// Logs to standard error, panics too, and exports traces by OTLP over HTTP where an endpoint is set.
     ///
     /// # Errors
     /// [`TelemetryError`] names the setting at fault.
@@ -62,6 +62,7 @@ impl Telemetry {
             .with(traces)
             .with(lines)
             .try_init()?;
+        super::panic_hook::install();
         Ok(Self { provider })
     }
 

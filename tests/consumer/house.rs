@@ -318,6 +318,7 @@ impl BusinessActor for Acts {
                 savepoint.rollback().await?;
             }
             "hang" => std::future::pending().await,
+            // How long a handler takes.
             "slow" => tokio::time::sleep(Duration::from_millis(300)).await,
             "missing table" => {
                 sqlx::query("INSERT INTO not_there VALUES (1)")

@@ -175,6 +175,7 @@ async fn dropped_handles_do_not_end_the_tree() {
                 rounds.up();
                 tokio::select! {
                     () = stop.notified() => break,
+                    // The work's own pace, not a wait.
                     () = sleep(Duration::from_millis(1)) => {}
                 }
             }

@@ -23,6 +23,7 @@ fn sibling() -> Sibling {
         async move {
             launched.up();
             context.drain().cancelled().await;
+            // A while to drain, which the tree must wait out.
             sleep(Duration::from_millis(50)).await;
             ended.up();
             Ok(())

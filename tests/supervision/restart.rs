@@ -129,6 +129,7 @@ async fn busy_without_progress_is_restarted_and_idle_is_not() {
         context.busy(true);
         while !context.is_draining() {
             context.beat();
+            // The work's own pace, not a wait.
             sleep(Duration::from_millis(1)).await;
         }
         Ok(())
@@ -176,6 +177,7 @@ async fn outage_uses_no_restart() {
                     context.not_ready("no database");
                 }
                 rounds.up();
+                // The work's own pace, not a wait.
                 sleep(Duration::from_millis(1)).await;
             }
             Ok(())

@@ -152,6 +152,7 @@ async fn panic_of_the_shell_while_draining_is_not_clean_and_waits_for_the_work()
     let tree = tree_of([ChildSpec::new("relay", |context| async move {
         context.ready();
         context.drain().cancelled().await;
+        // A while to drain, which the tree must wait out.
         sleep(Duration::from_millis(300)).await;
         Ok(())
     })

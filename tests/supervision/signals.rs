@@ -103,6 +103,7 @@ impl Process {
                 return status;
             }
             assert!(begin.elapsed() < LIMIT, "the process did not end");
+            // Between two looks, with a deadline above.
             thread::sleep(Duration::from_millis(5));
         }
     }

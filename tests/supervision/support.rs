@@ -20,6 +20,7 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
         assert!(begin.elapsed() < LIMIT, "waited in vain: {what}");
+        // Between two looks, with a deadline above.
         sleep(Duration::from_millis(1)).await;
     }
 }

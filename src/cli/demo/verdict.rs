@@ -1,5 +1,6 @@
 //! What the tables say afterwards.
 
+use crate::cli::output::{Column, table};
 use serde::Serialize;
 use sqlx::{PgPool, Row as _};
 use std::time::Duration;
@@ -127,22 +128,23 @@ impl Verdict {
 
     /// For people.
     pub(super) fn table(&self) -> String {
-        let mut rows = crate::cli::output::table(&["", ""]);
-        let money = if self.money_off_cents == 0 {
-            "conserved to the cent".to_owned()
-        } else {
-            format!("off by {} cents", self.money_off_cents)
+        let money = match self.money_off_cents {
+            0 => "conserved to the cent".to_owned(),
+            cents => format!("off by {cents} cents"),
         };
-        for (name, value) in [
-            ("orders placed", self.orders.to_string()),
-            ("messages stored in the streams", self.published.to_string()),
-            ("deliveries to the inboxes", self.deliveries.to_string()),
+        let rows = [
+            ("orders placed", grouped(self.orders.unsigned_abs())),
+            ("messages stored in the streams", grouped(self.published)),
+            ("deliveries to the inboxes", grouped(self.deliveries)),
             (
                 "duplicates skipped by the inboxes",
-                self.duplicates_skipped.to_string(),
+                grouped(self.duplicates_skipped),
             ),
             ("processes killed", self.kills.to_string()),
-            ("effects (charges and ledger entries)", self.effects.to_string()),
+            (
+                "effects (charges and ledger entries)",
+                grouped(self.effects.unsigned_abs()),
+            ),
             ("lost", self.lost.to_string()),
             ("doubled", self.doubled.to_string()),
             ("out of order", self.order_violations.to_string()),
@@ -150,21 +152,52 @@ impl Verdict {
             ("money", money),
             ("elapsed", format!("{} s", self.elapsed_s)),
             (
-                "order to ledger, p50 / p99",
-                format!("{} / {} ms", self.latency_ms.p50, self.latency_ms.p99),
+                "order to ledger, p50",
+                format!("{} ms", self.latency_ms.p50.round()),
             ),
-        ] {
-            rows.add_row([name, &value]);
-        }
+            (
+                "order to ledger, p99",
+                format!("{} ms", self.latency_ms.p99.round()),
+            ),
+        ];
+        let rows = table(
+            &[Column::Words(""), Column::Figures("")],
+            rows.map(|(name, value)| [name.to_owned(), value]),
+        );
         let verdict = if self.is_good() {
             "Every order took effect once, in order: effectively-once."
         } else {
             "The guarantee does not hold: please report this, with the figures above."
         };
-        format!("{rows}\n{verdict}")
+        format!("{rows}\n\n{verdict}")
     }
+}
+
+/// With commas between the thousands.
+fn grouped(figure: u64) -> String {
+    let digits = figure.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 fn round(value: f64, per: f64) -> f64 {
     (value * per).round() / per
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grouped;
+
+    #[test]
+    fn thousands_are_grouped() {
+        for (figure, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(figure), text);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use super::payments::{Billing, Ledger};
 use super::{CommandError, environment};
 use std::fs::File;
-use std::path::Path;
+use std::io::{Read as _, Seek as _};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,8 @@ use twinbox::inbox::Consumer;
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(1);
 /// How long the next process waits for the lease of the one that was killed.
 const LEASE: Duration = Duration::from_secs(1);
+const ACK_WAIT: Duration = Duration::from_secs(4);
+const HANDLER_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The settings of the demo, which both processes have.
 pub(super) fn settings(database_url: &str, nats_url: &str) -> Settings {
@@ -40,6 +42,9 @@ fn consumer(name: &str, stream: &str) -> ConsumerSettings {
     ConsumerSettings {
         name: name.to_owned(),
         stream: stream.to_owned(),
+        // What a killed process held comes again after this: the end of the demo waits for it.
+        ack_wait: ACK_WAIT,
+        handler_deadline: HANDLER_DEADLINE,
         ..ConsumerSettings::default()
     }
 }
@@ -104,14 +109,15 @@ pub(super) async fn run() -> Result<ExitCode, CommandError> {
 pub(super) struct Worker {
     child: Child,
     environment: [(&'static str, String); 2],
-    log: tempfile::NamedTempFile,
+    /// Without a name, so that nothing is left however this ends.
+    log: File,
 }
 
 impl Worker {
     pub(super) fn start(settings: &Settings) -> Result<Self, CommandError> {
         let environment = environment(settings);
-        let log = tempfile::NamedTempFile::new()?;
-        let child = spawn(&environment, log.path())?;
+        let log = tempfile::tempfile()?;
+        let child = spawn(&environment, &log)?;
         Ok(Self {
             child,
             environment,
@@ -122,7 +128,7 @@ impl Worker {
     /// SIGKILL, and a new one at once.
     async fn kill_and_start_again(&mut self) -> Result<(), CommandError> {
         self.child.kill().await?;
-        self.child = spawn(&self.environment, self.log.path())?;
+        self.child = spawn(&self.environment, &self.log)?;
         Ok(())
     }
 
@@ -131,7 +137,9 @@ impl Worker {
         match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => {
-                let log = std::fs::read_to_string(self.log.path()).unwrap_or_default();
+                let mut log = String::new();
+                self.log.rewind()?;
+                self.log.read_to_string(&mut log)?;
                 let lines: Vec<&str> = log.lines().collect();
                 let tail = lines[lines.len().saturating_sub(10)..].join(" | ");
                 Err(format!("the demo's process ended by itself ({status}): {tail}").into())
@@ -140,7 +148,7 @@ impl Worker {
     }
 }
 
-fn spawn(environment: &[(&'static str, String); 2], log: &Path) -> Result<Child, CommandError> {
+fn spawn(environment: &[(&'static str, String); 2], log: &File) -> Result<Child, CommandError> {
     let child = Command::new(std::env::current_exe()?)
         .args(["demo", "--worker", "--config", "/dev/null"])
         .envs(environment.iter().map(|(name, value)| (*name, value.as_str())))
@@ -150,7 +158,7 @@ fn spawn(environment: &[(&'static str, String); 2], log: &Path) -> Result<Child,
         )
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(File::options().append(true).open(log)?)
+        .stderr(log.try_clone()?)
         .kill_on_drop(true)
         .spawn()?;
     Ok(child)

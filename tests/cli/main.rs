@@ -1,0 +1,17 @@
+//! The binary, end to end: as a child process, on private servers.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
+
+mod child;
+mod config;
+mod help;
+mod migrate;
+mod world;
+
+use std::time::Duration;
+
+/// What takes moments, on a machine that is busy with other tests.
+const SOON: Duration = Duration::from_secs(30);

@@ -59,7 +59,7 @@ const RULES: &[Rule] = &[
             "src/supervisor",           // launches the loops and joins them
             "src/store/transaction.rs", // BEGIN, which must not be dropped half-way
             "src/cli/demo",             // plays several producers at once, and joins them
-            "src/inbox/consumer.rs", // the lanes: each ends when told to, and its panic is passed on
+            "src/inbox/consumer.rs",    // the lanes: each ends when told to, and its panic is passed on
             "src/outbox/task.rs", // the relay's own tasks: each ends when told to, and its panic is passed on
         ],
         why: "work that nobody joins has panics that nobody sees, and no shutdown",

@@ -5,7 +5,7 @@ use crate::store_in;
 use futures_util::FutureExt as _;
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 use twinbox::store::Store;
 use twinbox::testing;
@@ -15,7 +15,7 @@ async fn drop_after<F: Future>(future: F, times: usize) {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..times {
-        if let Poll::Ready(_) = future.as_mut().poll(&mut context) {
+        if future.as_mut().poll(&mut context).is_ready() {
             return;
         }
         // Not a wait for a condition: it moves on to another place to drop at.

@@ -17,9 +17,11 @@ async fn many_instances_migrate_at_once() {
 async fn two_schemas_live_in_one_database() {
     let one = store_in("billing_messages").await;
     migrate(&one).await.unwrap();
-    let mut settings = twinbox::config::DatabaseSettings::default();
-    settings.url = one_url(&one).await.into();
-    settings.schema = twinbox::store::Schema::new("ledger_messages").unwrap();
+    let settings = twinbox::config::DatabaseSettings {
+        url: one_url(&one).await.into(),
+        schema: twinbox::store::Schema::new("ledger_messages").unwrap(),
+        ..Default::default()
+    };
     let other = twinbox::store::Store::connect(&settings).await.unwrap();
     migrate(&other).await.unwrap();
     let enqueued: i64 =

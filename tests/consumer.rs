@@ -13,6 +13,8 @@ mod faults;
 mod forgetting;
 #[path = "consumer/house.rs"]
 mod house;
+#[path = "consumer/killer.rs"]
+mod killer;
 #[path = "consumer/letters.rs"]
 mod letters;
 #[path = "consumer/once.rs"]

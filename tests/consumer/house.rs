@@ -317,6 +317,7 @@ impl BusinessActor for Acts {
                     .unwrap_err();
                 savepoint.rollback().await?;
             }
+            "die" => std::process::abort(),
             "hang" => std::future::pending().await,
             // How long a handler takes.
             "slow" => tokio::time::sleep(Duration::from_millis(300)).await,

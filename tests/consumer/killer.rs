@@ -3,7 +3,7 @@
 use crate::house::{DEADLINE, House, Memory, connect, open};
 use sqlx::ConnectOptions as _;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use twinbox::config::{ConsumerSettings, StreamSettings};
 use twinbox::dead_letter::Reason;
 use twinbox::testing;
@@ -15,6 +15,8 @@ const STREAM: &str = "TWINBOX_TEST_KILLER_STREAM";
 fn settings(house: &House) -> ConsumerSettings {
     ConsumerSettings {
         max_attempts: 3,
+        ack_wait: Duration::from_secs(2),
+        handler_deadline: Duration::from_secs(1),
         ..house.settings("billing")
     }
 }

@@ -8,6 +8,7 @@ mod dead;
 mod demo;
 mod enqueue;
 mod migrate;
+mod nats;
 mod output;
 mod prune;
 mod run;
@@ -97,12 +98,29 @@ impl Command {
 }
 
 fn fail(error: &(dyn std::error::Error + 'static)) -> ExitCode {
-    eprintln!("twinbox: {}", twinbox::with_causes(error));
+    let hint = if is_table_missing(error) {
+        ": run `twinbox migrate`, or name the schema with --schema"
+    } else {
+        ""
+    };
+    eprintln!("twinbox: {}{hint}", twinbox::with_causes(error));
     ExitCode::from(if is_configuration(error) {
         EXIT_CONFIGURATION
     } else {
         1
     })
+}
+
+/// Whether a statement met a schema, table or function that is not there.
+fn is_table_missing(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(sqlx::Error::Database(error)) = error.downcast_ref() {
+            return matches!(error.code().as_deref(), Some("3F000" | "42P01" | "42883"));
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Whether starting again without changing a setting is of no use.

@@ -63,6 +63,7 @@ impl Enqueue {
         message.key.clone_from(&self.key);
         message.id = self.id;
         message.headers = self.headers.iter().cloned().collect();
+        message.validate()?;
 
         let (settings, store) = args.store().await?;
         let outbox = Outbox::new(settings.database.schema);

@@ -2,11 +2,10 @@
 
 use super::output::Column::{Figures, Words};
 use super::output::table;
-use super::{CommandError, Output, SettingsArgs};
+use super::{CommandError, Output, SettingsArgs, nats};
 use clap::Args;
 use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
-use twinbox::broker::nats::Nats;
 use twinbox::pruner::{Pruner, Report};
 const PRUNE_EXAMPLES: &str = "\
 Examples:
@@ -31,7 +30,7 @@ pub(super) struct Prune {
 impl Prune {
     pub(super) async fn run(&self, args: &SettingsArgs) -> Result<ExitCode, CommandError> {
         let (settings, store) = args.store().await?;
-        let nats = Nats::connect(&settings.nats, "twinbox prune").await?;
+        let nats = nats::connected(&settings, "twinbox prune").await?;
         let pruner = Pruner::new(store, nats, settings.pruner, settings.consumers);
         let reports = if self.dry_run {
             pruner.dry_run().await?

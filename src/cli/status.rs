@@ -2,19 +2,18 @@
 
 use super::output::Column::{Figures, Words};
 use super::output::{print, table, time_text};
-use super::{CommandError, Output, SettingsArgs};
+use super::{CommandError, Output, SettingsArgs, nats};
 use clap::Args;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use twinbox::broker::Subscription as _;
 use twinbox::broker::nats::Nats;
-use twinbox::broker::{Publisher as _, Subscription as _};
 use twinbox::config::ConsumerSettings;
 use twinbox::inbox::{self, InboxStatus};
 use twinbox::outbox::{self, RelayStatus};
 use twinbox::pruner::{self, PrunerStatus};
-use twinbox::store::Store;
 
 /// How long to wait for the broker before its figures are left out.
 const BROKER_PATIENCE: Duration = Duration::from_secs(3);
@@ -62,43 +61,41 @@ struct AtBroker {
 impl Status {
     pub(super) async fn run(&self, args: &SettingsArgs) -> Result<ExitCode, CommandError> {
         let (settings, store) = args.store().await?;
-        let nats = Nats::connect(&settings.nats, "twinbox status").await?;
+        let relays = outbox::relay_statuses(&store).await?;
+        let (nats, connected) = nats::connect(&settings, "twinbox status").await?;
+        let mut consumers = Vec::new();
+        for inbox in inbox::status(&store).await? {
+            let broker = if connected {
+                at_broker(&nats, &inbox).await
+            } else {
+                None
+            };
+            consumers.push(ShownConsumer { inbox, broker });
+        }
         let shown = Shown {
-            relays: outbox::relay_statuses(&store).await?,
-            consumers: consumers(&store, &nats).await?,
+            relays,
+            consumers,
             pruners: pruner::status(&store).await?,
         };
         if self.output.json {
             print(&serde_json::to_string_pretty(&shown)?)?;
         } else {
-            print(&words(&shown, nats.is_connected()))?;
+            print(&words(&shown, connected))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-async fn consumers(store: &Store, nats: &Arc<Nats>) -> Result<Vec<ShownConsumer>, CommandError> {
-    let mut consumers = Vec::new();
-    for inbox in inbox::status(store).await? {
-        let broker = tokio::time::timeout(BROKER_PATIENCE, at_broker(nats, &inbox))
-            .await
-            .ok()
-            .flatten();
-        consumers.push(ShownConsumer { inbox, broker });
-    }
-    Ok(consumers)
-}
-
+/// What the broker says of a consumer. `None` if it says nothing, or has no such consumer.
 async fn at_broker(nats: &Arc<Nats>, inbox: &InboxStatus) -> Option<AtBroker> {
-    while !nats.is_connected() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
     let settings = ConsumerSettings {
         name: inbox.name.clone(),
         stream: inbox.stream.clone(),
         ..ConsumerSettings::default()
     };
-    let state = nats.look_at(&settings).state().await.ok()?;
+    let subscription = nats.look_at(&settings);
+    let state = tokio::time::timeout(BROKER_PATIENCE, subscription.state()).await;
+    let state = state.ok()?.ok()?;
     Some(AtBroker {
         lag: state.pending,
         in_flight: state.ack_pending,

@@ -7,7 +7,7 @@ use super::delivery::Delivery;
 use super::router::Actors;
 use crate::dead_letter::Reason;
 use crate::error_text::with_causes;
-use crate::store::StoreError;
+use crate::store::{Fault, StoreError};
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -349,11 +349,11 @@ impl Lane {
     /// The database can't be used: a pause, longer each time.
     async fn pause(&mut self, error: &StoreError) {
         let reason = with_causes(error);
-        tracing::warn!(
-            consumer = self.bench.settings.name,
-            reason,
-            "waiting for the database"
-        );
+        let consumer = &self.bench.settings.name;
+        match error.fault() {
+            Fault::Systemic => tracing::error!(consumer, reason, "waiting until a person puts this right"),
+            _ => tracing::warn!(consumer, reason, "waiting for the database"),
+        }
         self.control.is_held_up(reason);
         let pause = UNUSABLE_PAUSES
             .0

@@ -5,10 +5,19 @@
     reason = "a panic is how a test fails, in its helpers too"
 )]
 
+mod business;
 mod child;
 mod config;
+mod dead;
+mod demo;
+mod enqueue;
+mod foreign;
 mod help;
 mod migrate;
+mod plain_sql;
+mod prune;
+mod run;
+mod status;
 mod world;
 
 use std::time::Duration;

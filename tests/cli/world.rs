@@ -104,7 +104,7 @@ impl World {
         Self::with(database_url, servers.nats.url())
     }
 
-    fn with(database_url: String, nats_url: String) -> Self {
+    pub(crate) fn with(database_url: String, nats_url: String) -> Self {
         Self {
             folder: TempDir::new().unwrap(),
             database_url,

@@ -29,10 +29,6 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
-    pub(crate) fn child(&mut self) -> &mut Child {
-        &mut self.child
-    }
-
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::kill_process(self.pid(), signal).unwrap();
     }

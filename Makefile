@@ -26,7 +26,7 @@ demo: setup ## Run the example pair on private servers, with duplicates and cras
 
 .PHONY: test
 test: setup ## Run the whole test suite against private servers
-	$(CARGO) test --locked --all-targets --features $(FEATURES)
+	$(CARGO) test --locked --no-fail-fast --all-targets --features $(FEATURES)
 	$(CARGO) test --locked --doc --features $(FEATURES)
 
 .PHONY: bench

@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 fn settings(url: &str) -> NatsSettings {
     NatsSettings {
         url: url.into(),
-        request_timeout: Duration::from_secs(2),
+        request_timeout: Duration::from_secs(10),
         ..NatsSettings::default()
     }
 }

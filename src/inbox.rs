@@ -10,6 +10,7 @@
 //! tried again after a pause, or goes to the dead letters with its reason.
 
 mod actor;
+mod alone;
 mod attempts;
 mod batch;
 mod brake;
@@ -19,13 +20,18 @@ mod consumer;
 mod control;
 mod delivery;
 mod envelope;
+mod guard;
 mod handler_error;
 mod identity;
 mod lane;
+mod lanes;
+mod letters;
 mod prune;
+mod ran;
 mod registry;
 mod router;
 mod session;
+mod sort;
 mod sql_handler;
 mod status;
 mod transaction;

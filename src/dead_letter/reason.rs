@@ -20,13 +20,15 @@ pub enum Reason {
     Unhandled,
     /// It is older than what the inbox remembers, so that it can't be told whether it was handled.
     TooOld,
+    /// A handler ended the transaction that it ran in, so that it is not known what of it took effect.
+    Torn,
     /// An earlier message of its key is here.
     Follows,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Unpublishable,
         Self::Unroutable,
         Self::Rejected,
@@ -34,6 +36,7 @@ impl Reason {
         Self::Undecodable,
         Self::Unhandled,
         Self::TooOld,
+        Self::Torn,
         Self::Follows,
     ];
 
@@ -47,6 +50,7 @@ impl Reason {
             Self::Undecodable => "undecodable",
             Self::Unhandled => "unhandled",
             Self::TooOld => "too_old",
+            Self::Torn => "torn",
             Self::Follows => "follows",
         }
     }
@@ -69,7 +73,9 @@ impl Reason {
             Self::Unhandled => {
                 "register a handler, or set unhandled = \"skip\", then requeue it; or discard it"
             }
-            Self::TooOld => "look whether its effect is there; discard it if so, else requeue it",
+            Self::TooOld | Self::Torn => {
+                "look whether its effect is there; discard it if so, else requeue it"
+            }
             Self::Follows => "deal with the earlier message of its key, then requeue the key",
         }
     }

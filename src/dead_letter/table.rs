@@ -4,8 +4,9 @@ use super::{DeadLetter, Origin, Reason};
 use crate::message::Headers;
 use crate::store::Schema;
 use bytes::Bytes;
-use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row as _, SqlStr};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row as _, SqlStr};
 use std::collections::{HashMap, HashSet};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -39,6 +40,7 @@ pub(crate) struct Table {
     owner: String,
     prepared: bool,
     insert: SqlStr,
+    insert_again: SqlStr,
     quarantined: SqlStr,
     quarantined_from: SqlStr,
     requeued: SqlStr,
@@ -63,6 +65,14 @@ impl Table {
                     headers, payload, enqueued_at, reason, error, runs)
                  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::json, $10, $11, $12, $13, $14)
                  ON CONFLICT (box, owner, message_id, outbox_id) DO NOTHING",
+            ),
+            // With its old number: what follows it still comes after it.
+            insert_again: schema.sql(
+                "INSERT INTO {s}.dead_letter (box, owner, message_id, outbox_id, stream, sequence, subject, key,
+                    headers, payload, enqueued_at, reason, error, runs, id)
+                 OVERRIDING SYSTEM VALUE
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::json, $10, $11, $12, $13, $14, $15)
+                 ON CONFLICT DO NOTHING",
             ),
             quarantined: schema.sql(
                 "SELECT DISTINCT key FROM {s}.dead_letter WHERE box = $1 AND owner = $2 AND key = ANY($3)",
@@ -122,26 +132,44 @@ impl Table {
         letters: &[NewDeadLetter],
     ) -> sqlx::Result<()> {
         for letter in letters {
-            sqlx::query(self.insert.clone())
-                .persistent(self.prepared)
-                .bind(self.from.name())
-                .bind(&self.owner)
-                .bind(letter.message_id)
-                .bind(letter.outbox_id)
-                .bind(letter.stream.as_deref())
-                .bind(letter.sequence)
-                .bind(without_nul(&letter.subject))
-                .bind(letter.key.as_deref().map(without_nul))
-                .bind(serde_json::to_string(&letter.headers).unwrap_or_else(|_| "{}".to_owned()))
-                .bind(&letter.payload[..])
-                .bind(letter.enqueued_at)
-                .bind(letter.reason.name())
-                .bind(without_nul(&letter.error))
-                .bind(letter.runs)
+            self.bound(self.insert.clone(), letter)
                 .execute(&mut *connection)
                 .await?;
         }
         Ok(())
+    }
+
+    /// Adds a letter that was removed, under its old number.
+    pub(crate) async fn insert_again(
+        &self,
+        connection: &mut PgConnection,
+        id: i64,
+        letter: &NewDeadLetter,
+    ) -> sqlx::Result<()> {
+        self.bound(self.insert_again.clone(), letter)
+            .bind(id)
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
+    fn bound<'q>(&'q self, statement: SqlStr, letter: &'q NewDeadLetter) -> Query<'q, Postgres, PgArguments> {
+        sqlx::query(statement)
+            .persistent(self.prepared)
+            .bind(self.from.name())
+            .bind(&self.owner)
+            .bind(letter.message_id)
+            .bind(letter.outbox_id)
+            .bind(letter.stream.as_deref())
+            .bind(letter.sequence)
+            .bind(without_nul(&letter.subject))
+            .bind(letter.key.as_deref().map(without_nul))
+            .bind(serde_json::to_string(&letter.headers).unwrap_or_else(|_| "{}".to_owned()))
+            .bind(&letter.payload[..])
+            .bind(letter.enqueued_at)
+            .bind(letter.reason.name())
+            .bind(without_nul(&letter.error))
+            .bind(letter.runs)
     }
 
     /// Which of these keys are quarantined.
@@ -266,7 +294,7 @@ impl Table {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Puts a letter back that failed again.
+    /// Puts a letter back that failed again. `false`: it is not there any more.
     pub(crate) async fn put_back(
         &self,
         connection: &mut PgConnection,
@@ -274,8 +302,8 @@ impl Table {
         reason: Reason,
         error: &str,
         runs: i32,
-    ) -> sqlx::Result<()> {
-        sqlx::query(self.put_back.clone())
+    ) -> sqlx::Result<bool> {
+        let done = sqlx::query(self.put_back.clone())
             .persistent(self.prepared)
             .bind(id)
             .bind(reason.name())
@@ -283,7 +311,7 @@ impl Table {
             .bind(runs)
             .execute(connection)
             .await?;
-        Ok(())
+        Ok(done.rows_affected() == 1)
     }
 }
 

@@ -1,4 +1,7 @@
 //! Attempts: handler runs of messages that did not succeed at once. Deliveries are not counted.
+//!
+//! A run that is counted before it begins is *open*, without an error, until it ends. One that stays open belongs to a process
+//! that died meanwhile, perhaps of this very message.
 
 use crate::store::{Store, StoreError};
 use sqlx::SqlStr;
@@ -10,7 +13,9 @@ pub(super) struct Attempts {
     store: Store,
     consumer: i32,
     note: SqlStr,
+    open: SqlStr,
     describe: SqlStr,
+    take_back: SqlStr,
     forget: SqlStr,
 }
 
@@ -22,11 +27,21 @@ impl Attempts {
             note: store.sql(
                 "INSERT INTO {s}.attempt AS a (consumer, message_id, runs, last_error) VALUES ($1, $2, 1, $3)
                  ON CONFLICT (consumer, message_id) DO UPDATE
-                    SET runs = a.runs + 1, last_error = coalesce(excluded.last_error, a.last_error), last_run_at = now()
+                    SET runs = a.runs + 1, last_error = excluded.last_error, last_run_at = now()
                  RETURNING runs",
+            ),
+            open: store.sql(
+                "SELECT message_id FROM {s}.attempt
+                 WHERE consumer = $1 AND message_id = ANY ($2) AND last_error IS NULL",
             ),
             describe: store.sql(
                 "UPDATE {s}.attempt SET last_error = $3 WHERE consumer = $1 AND message_id = $2",
+            ),
+            take_back: store.sql(
+                "WITH last AS (
+                    DELETE FROM {s}.attempt WHERE consumer = $1 AND message_id = $2 AND runs <= 1)
+                 UPDATE {s}.attempt SET runs = runs - 1, last_error = 'not run: another process was at it, or this one was ending'
+                 WHERE consumer = $1 AND message_id = $2 AND runs > 1",
             ),
             forget: store.sql("DELETE FROM {s}.attempt WHERE consumer = $1 AND message_id = $2"),
         }
@@ -45,6 +60,30 @@ impl Attempts {
             .await?;
         transaction.commit().await?;
         Ok(u32::try_from(runs).unwrap_or(u32::MAX))
+    }
+
+    /// Takes a run back that was counted before it began, and then was none.
+    pub(super) async fn take_back(&self, message: Uuid) -> Result<(), StoreError> {
+        let mut transaction = self.store.begin().await?;
+        sqlx::query(self.take_back.clone())
+            .persistent(self.store.prepared())
+            .bind(self.consumer)
+            .bind(message)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// Which of these messages have an open run.
+    pub(super) async fn open(&self, messages: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+        let open = sqlx::query_scalar(self.open.clone())
+            .persistent(self.store.prepared())
+            .bind(self.consumer)
+            .bind(messages)
+            .fetch_all(self.store.pool())
+            .await?;
+        Ok(open)
     }
 
     /// Says how a run that was counted before it began has failed.

@@ -1,77 +1,25 @@
 //! One transaction: claim, handlers, the next hops, the guard, the commit.
 
-use super::actor::Decoded;
 use super::attempts::Attempts;
 use super::brake::Brake;
 use super::claim::{Claim, Claims, Counts, Inbox, LaneId};
 use super::delivery::Delivery;
-use super::envelope::Envelope;
-use super::handler_error::HandlerError;
+use super::ran::{Failure, Ran, Stop, panic_text};
 use super::router::Actors;
+use super::sort::{Task, neighbours};
 use super::transaction::InboxTransaction;
-use crate::config::{ConsumerSettings, Unhandled};
+use crate::config::ConsumerSettings;
 use crate::dead_letter::{NewDeadLetter, Reason, Table};
-use crate::error_text::with_causes;
-use crate::store::{Fault, OutboxInsert, Store, StoreError, fault_of};
+use crate::store::{Fault, OutboxInsert, Store, StoreError};
 use futures_util::FutureExt as _;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr as _, Transaction};
+use sqlx::{AssertSqlSafe, Postgres, SqlSafeStr as _, Transaction};
 use std::collections::{BTreeSet, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use time::OffsetDateTime;
 
 /// How much longer than a handler's deadline PostgreSQL lets a transaction be idle: the deadline is the one that counts.
 const IDLE_MARGIN: Duration = Duration::from_secs(5);
-
-/// What a transaction over some messages came to.
-pub(super) enum Ran {
-    /// It is committed. The messages at these places are another transaction's at this moment, and were left alone.
-    Committed { busy: Vec<usize> },
-    /// It met another transaction. Nobody's failure: run it again.
-    Conflict,
-    /// The database is away, or can't be used until a person acts, or the commit's outcome is unknown. Nobody's failure:
-    /// run it again after a pause; the claim tells what was committed.
-    Unusable(StoreError),
-    /// A handler failed. With more than one message it may be any of them.
-    Failed(Failure),
-}
-
-/// How a handler failed.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// Whether running it again can't help, and what that makes it.
-    pub(super) hopeless: Option<Reason>,
-    /// In words.
-    pub(super) error: String,
-}
-
-impl Failure {
-    fn retry(error: impl Into<String>) -> Self {
-        Self {
-            hopeless: None,
-            error: error.into(),
-        }
-    }
-}
-
-/// What stops a transaction before its commit.
-enum Stop {
-    /// A statement of twinbox's own.
-    Sql(sqlx::Error),
-    /// The commit: deferred constraints speak here.
-    Commit(sqlx::Error),
-    Handler(HandlerError),
-    Failure(Failure),
-    /// Ids that old were forgotten meanwhile: the messages have to be looked at again.
-    FenceMoved,
-}
-
-impl From<sqlx::Error> for Stop {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Sql(error)
-    }
-}
 
 /// All that a lane's transactions need.
 pub(super) struct Bench {
@@ -85,6 +33,17 @@ pub(super) struct Bench {
     pub(super) lane: LaneId,
 }
 
+/// What a run has touched, as far as it came.
+#[derive(Default)]
+struct Touched {
+    /// The transaction that holds the claims.
+    transaction_id: String,
+    /// The places of the messages that are new, or letters that are to run again.
+    fresh: Vec<usize>,
+    /// The routes whose actors have seen some of it.
+    used: BTreeSet<usize>,
+}
+
 impl Bench {
     /// Runs messages in one transaction. `earlier` is what the lane has counted since its last.
     pub(super) async fn run(&self, actors: &mut Actors, deliveries: &[Delivery], earlier: Counts) -> Ran {
@@ -95,9 +54,9 @@ impl Bench {
             Ok(transaction) => transaction,
             Err(error) => return Ran::Unusable(error),
         };
-        let mut used = BTreeSet::new();
+        let mut touched = Touched::default();
         let stop = match self
-            .work(&mut transaction, actors, &mut used, deliveries, earlier)
+            .work(&mut transaction, actors, &mut touched, deliveries, earlier)
             .await
         {
             Ok(busy) => match transaction.commit().await {
@@ -107,18 +66,35 @@ impl Bench {
                 }
                 Err(error) => Stop::Commit(error),
             },
-            Err(stop) => {
-                // What could not be rolled back is rolled back by the server when the connection ends.
-                transaction.rollback().await.ok();
-                stop
-            }
+            Err(stop) => self.give_up(transaction, stop, &touched).await,
         };
-        used.into_iter().for_each(|route| actors.rebuild(route));
-        let ran = ran_of(stop);
+        touched.used.iter().for_each(|route| actors.rebuild(*route));
+        let ran = stop.came_to(touched.fresh);
         if matches!(ran, Ran::Conflict) {
             self.brake.conflict(permit);
         }
         ran
+    }
+
+    async fn give_up(
+        &self,
+        transaction: Transaction<'static, Postgres>,
+        stop: Stop,
+        touched: &Touched,
+    ) -> Stop {
+        let by_handler = match &stop {
+            Stop::Failure(_) => !touched.used.is_empty(),
+            // With the connection gone there is nobody to ask.
+            Stop::Handler(error) => error.fault() != Fault::Infrastructure,
+            _ => false,
+        };
+        if by_handler {
+            let is_torn = self.is_torn(transaction, &touched.transaction_id).await;
+            return if is_torn { Stop::Torn } else { stop };
+        }
+        // What could not be rolled back is rolled back by the server when the connection ends.
+        transaction.rollback().await.ok();
+        stop
     }
 
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
@@ -138,60 +114,46 @@ impl Bench {
         &self,
         transaction: &mut Transaction<'static, Postgres>,
         actors: &mut Actors,
-        used: &mut BTreeSet<usize>,
+        touched: &mut Touched,
         deliveries: &[Delivery],
         earlier: Counts,
     ) -> Result<Vec<usize>, Stop> {
         let mut counts = earlier;
-        let mut busy = Vec::new();
+        let (mut busy, mut duplicates) = (Vec::new(), Vec::new());
         let claims = self.claim(transaction, deliveries).await?;
-        let mut sorted = Sorted::default();
+        touched.transaction_id.clone_from(&claims.transaction_id);
         let mut seen = HashSet::with_capacity(deliveries.len());
         for (index, delivery) in deliveries.iter().enumerate() {
             match (delivery.letter, claims.of(delivery.id())) {
                 (Some(letter), _) => {
                     // Somebody took the letter back, or dealt with it.
                     if self.letters.remove(&mut *transaction, letter.id).await? {
-                        sorted.fresh.push(index);
+                        touched.fresh.push(index);
                     }
                 }
-                (None, Claim::Claimed) if seen.insert(delivery.id()) => sorted.fresh.push(index),
-                (None, Claim::Claimed | Claim::Duplicate) => sorted.duplicates.push(index),
+                (None, Claim::Claimed) if seen.insert(delivery.id()) => touched.fresh.push(index),
+                (None, Claim::Claimed | Claim::Duplicate) => duplicates.push(delivery),
                 (None, Claim::Busy) => busy.push(index),
             }
         }
-        counts.duplicates += sorted.duplicates.len() as i64;
-        let duplicates: Vec<&Delivery> = sorted
-            .duplicates
-            .iter()
-            .map(|index| &deliveries[*index])
-            .collect();
+        counts.duplicates += duplicates.len() as i64;
         self.inbox.seen_later(&mut *transaction, &duplicates).await?;
 
-        let (tasks, dead) = self
-            .sort(transaction, actors, &claims, deliveries, &sorted.fresh)
-            .await?;
+        let fresh = touched.fresh.iter().map(|index| &deliveries[*index]);
+        let (tasks, dead) = self.sort(transaction, actors, &claims, fresh.clone()).await?;
         counts.dead += dead.len() as i64;
-        counts.claimed += sorted
-            .fresh
-            .iter()
-            .filter(|index| deliveries[**index].letter.is_none())
-            .count() as i64;
+        counts.claimed += fresh.clone().filter(|delivery| delivery.letter.is_none()).count() as i64;
         self.letters.insert(&mut *transaction, &dead).await?;
         if !tasks.is_empty() {
-            self.handle(transaction, actors, used, tasks, &claims).await?;
+            self.handle(transaction, actors, &mut touched.used, tasks, &claims)
+                .await?;
         }
-        for index in &sorted.fresh {
-            let delivery = &deliveries[*index];
+        for delivery in fresh.clone().chain(duplicates) {
             if delivery.alone || delivery.envelope.run > 1 {
                 self.attempts.forget(&mut *transaction, delivery.id()).await?;
             }
         }
-        let oldest = sorted
-            .fresh
-            .iter()
-            .filter_map(|index| deliveries[*index].envelope.enqueued_at)
-            .min();
+        let oldest = fresh.filter_map(|delivery| delivery.envelope.enqueued_at).min();
         self.count_and_guard(transaction, counts, &claims, oldest).await?;
         Ok(busy)
     }
@@ -212,81 +174,6 @@ impl Bench {
             (claims.transaction_id, claims.backend) = (id, backend);
         }
         Ok(claims)
-    }
-
-    /// Tells what is to be handled by whom from what goes to the dead letters at once.
-    async fn sort(
-        &self,
-        transaction: &mut Transaction<'static, Postgres>,
-        actors: &mut Actors,
-        claims: &Claims,
-        deliveries: &[Delivery],
-        fresh: &[usize],
-    ) -> Result<(Vec<Task>, Vec<NewDeadLetter>), Stop> {
-        let mut quarantined = HashSet::new();
-        if claims.has_dead_letters {
-            let keys: Vec<&str> = fresh
-                .iter()
-                .filter_map(|index| deliveries[*index].key())
-                .collect();
-            quarantined = self.letters.quarantined(&mut *transaction, &keys).await?;
-        }
-        let (mut tasks, mut dead) = (Vec::new(), Vec::new());
-        for index in fresh {
-            let delivery = &deliveries[*index];
-            let envelope = &delivery.envelope;
-            let is_letter = delivery.letter.is_some();
-            let follows = !is_letter && envelope.key.as_ref().is_some_and(|key| quarantined.contains(key));
-            let too_old = !is_letter
-                && envelope
-                    .enqueued_at
-                    .is_some_and(|time| time < claims.forgotten_before);
-            let route = actors.route(envelope);
-            let verdict = match route {
-                _ if follows => Err((
-                    Reason::Follows,
-                    "an earlier message of its key is among the dead letters".to_owned(),
-                )),
-                _ if too_old => Err((
-                    Reason::TooOld,
-                    format!(
-                        "enqueued before {}, and ids that old have been forgotten",
-                        claims.forgotten_before
-                    ),
-                )),
-                None if self.settings.unhandled == Unhandled::Skip => continue,
-                None => {
-                    let kind = envelope.kind.as_deref().unwrap_or("none");
-                    Err((
-                        Reason::Unhandled,
-                        format!("no handler for subject {} and kind {kind}", envelope.subject),
-                    ))
-                }
-                Some(route) => match actors.actor(route).decode(envelope) {
-                    Ok(decoded) => Ok(Task {
-                        route,
-                        envelope: envelope.clone(),
-                        decoded,
-                    }),
-                    Err(error) => Err((Reason::Undecodable, error.to_string())),
-                },
-            };
-            match verdict {
-                Ok(task) => tasks.push(task),
-                // A letter was taken out in this transaction: it is put back by whoever sees this.
-                Err((reason, error)) if is_letter => {
-                    return Err(Stop::Failure(Failure {
-                        hopeless: Some(reason),
-                        error,
-                    }));
-                }
-                Err((reason, error)) => {
-                    quarantined.extend(envelope.key.clone());
-                    dead.push(new_dead_letter(delivery, reason, error, 0));
-                }
-            }
-        }
-        Ok((tasks, dead))
     }
 
     /// Runs the handlers, in order, neighbours of one actor together, and writes what they enqueue.
@@ -322,31 +209,10 @@ impl Bench {
         }
         let enqueued = inbox_transaction.into_enqueued();
         if !enqueued.is_empty() {
-            // Outside of the claim's transaction it would be written whatever becomes of the claim.
-            guard(&mut *transaction, claims).await?;
+            self.guard(&mut *transaction, claims).await?;
             self.outbox.insert(&mut *transaction, &enqueued).await?;
         }
         Ok(())
-    }
-
-    async fn count_and_guard(
-        &self,
-        transaction: &mut Transaction<'static, Postgres>,
-        counts: Counts,
-        claims: &Claims,
-        oldest: Option<OffsetDateTime>,
-    ) -> Result<(), Stop> {
-        match self.inbox.count(&mut *transaction, self.lane, counts).await {
-            Ok((id, forgotten_before)) => {
-                of_claim(id.as_deref(), claims)?;
-                let fence_moved = forgotten_before > claims.forgotten_before;
-                if fence_moved && oldest.is_some_and(|oldest| oldest < forgotten_before) {
-                    return Err(Stop::FenceMoved);
-                }
-                Ok(())
-            }
-            Err(error) => Err(swallowed(error)),
-        }
     }
 
     async fn end_backend(&self, backend: i32) {
@@ -358,107 +224,6 @@ impl Bench {
         if let Err(error) = ended {
             tracing::warn!(%error, "could not end the connection of a handler past its deadline");
         }
-    }
-}
-
-#[derive(Default)]
-struct Sorted {
-    fresh: Vec<usize>,
-    duplicates: Vec<usize>,
-}
-
-struct Task {
-    route: usize,
-    envelope: Envelope,
-    decoded: Decoded,
-}
-
-fn neighbours(tasks: Vec<Task>) -> Vec<(usize, Vec<(Envelope, Decoded)>)> {
-    let mut groups: Vec<(usize, Vec<(Envelope, Decoded)>)> = Vec::new();
-    for Task {
-        route,
-        envelope,
-        decoded,
-    } in tasks
-    {
-        match groups.last_mut() {
-            Some((last, events)) if *last == route => events.push((envelope, decoded)),
-            _ => groups.push((route, vec![(envelope, decoded)])),
-        }
-    }
-    groups
-}
-
-/// Whether this still is the transaction that made the claim. In an aborted one it fails.
-async fn guard(connection: &mut PgConnection, claims: &Claims) -> Result<(), Stop> {
-    let id: Result<Option<String>, sqlx::Error> =
-        sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned()::text")
-            .fetch_one(connection)
-            .await;
-    match id {
-        Ok(id) => of_claim(id.as_deref(), claims),
-        Err(error) => Err(swallowed(error)),
-    }
-}
-
-fn of_claim(id: Option<&str>, claims: &Claims) -> Result<(), Stop> {
-    if id == Some(claims.transaction_id.as_str()) {
-        return Ok(());
-    }
-    let text =
-        "the handler ended the transaction itself (COMMIT or ROLLBACK): it is not the handler's to end";
-    Err(Stop::Failure(Failure {
-        hopeless: Some(Reason::Rejected),
-        error: text.to_owned(),
-    }))
-}
-
-/// `in_failed_sql_transaction` says that a handler went on after an error.
-fn swallowed(error: sqlx::Error) -> Stop {
-    let code = error
-        .as_database_error()
-        .and_then(|database| database.code().map(|code| code.into_owned()));
-    if code.as_deref() == Some("25P02") {
-        let text = "the handler returned Ok after an SQL error, which had aborted its transaction: return the error, or use a \
-                    savepoint";
-        return Stop::Failure(Failure::retry(text));
-    }
-    Stop::Sql(error)
-}
-
-fn ran_of(stop: Stop) -> Ran {
-    match stop {
-        Stop::Failure(failure) => Ran::Failed(failure),
-        Stop::FenceMoved => Ran::Conflict,
-        // No message is to blame for what twinbox itself asks.
-        Stop::Sql(error) => match fault_of(&error) {
-            Fault::Conflict => Ran::Conflict,
-            _ => Ran::Unusable(error.into()),
-        },
-        Stop::Commit(error) => ran_of_handler(fault_of(&error), with_causes(&error), error.into()),
-        Stop::Handler(error) => {
-            let (fault, text) = (error.fault(), error.to_string());
-            match error {
-                HandlerError::Database(error) => ran_of_handler(fault, text, error.into()),
-                HandlerError::Reject(_) => Ran::Failed(Failure {
-                    hopeless: Some(Reason::Rejected),
-                    error: text,
-                }),
-                HandlerError::Retry(_) => Ran::Failed(Failure::retry(text)),
-            }
-        }
-    }
-}
-
-fn ran_of_handler(fault: Fault, text: String, error: StoreError) -> Ran {
-    match fault {
-        Fault::Conflict => Ran::Conflict,
-        Fault::Infrastructure | Fault::Systemic => Ran::Unusable(error),
-        Fault::Data => Ran::Failed(Failure {
-            hopeless: Some(Reason::Rejected),
-            error: text,
-        }),
-        Fault::Timeout | Fault::Constraint | Fault::Other => Ran::Failed(Failure::retry(text)),
     }
 }
 
@@ -483,12 +248,4 @@ pub(super) fn new_dead_letter(
         error,
         runs: i32::try_from(runs).unwrap_or(i32::MAX),
     }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("something that is no text")
 }

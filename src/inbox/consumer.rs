@@ -6,7 +6,10 @@ use super::batch::Bench;
 use super::brake::Brake;
 use super::claim::{Inbox, LaneId};
 use super::control::ConsumerControl;
+use super::delivery::InHand;
 use super::lane::Lane;
+use super::lanes::Lanes;
+use super::letters::Letters;
 use super::registry;
 use super::router::{Actors, Route};
 use super::session::{Ended, Session};
@@ -17,7 +20,7 @@ use crate::dead_letter::{Origin, Table};
 use crate::store::{OutboxInsert, Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{RwLock, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
 use uuid::Uuid;
 
@@ -172,24 +175,43 @@ impl Consumer {
     ) -> Result<(), ConsumerError> {
         let consumer = registry::consumer_id(store, &self.settings.name, &self.settings.stream).await?;
         registry::fold_counters(store, consumer).await?;
-        let (mut lanes, senders) = self.start_lanes(store, consumer, &control);
-        let in_flight = usize::try_from(self.settings.max_in_flight).unwrap_or(Semaphore::MAX_PERMITS);
+        let (mut tasks, lanes) = self.start_lanes(store, consumer, &control);
+        let letters = Letters {
+            store: store.clone(),
+            table: self.letters(store),
+            lanes: lanes.clone(),
+            control: control.clone(),
+        };
+        tasks.spawn(letters.run());
         let session = Session {
             store: store.clone(),
             subscription: subscription.clone(),
-            letters: self.letters(store),
             settings: self.settings.clone(),
-            senders,
-            permits: Arc::new(Semaphore::new(in_flight)),
-            in_hand: super::delivery::InHand::default(),
+            lanes,
             control: control.clone(),
         };
-        let (consumed, mut panic) = self.consume(&session, &mut lanes).await;
+        let mut ended_early = false;
+        let mut panic: Option<JoinError> = None;
+        {
+            // It may be inside a transaction too, so it is not dropped half-way either.
+            let consuming = self.consume(&session);
+            tokio::pin!(consuming);
+            loop {
+                tokio::select! {
+                    () = &mut consuming => break,
+                    Some(task) = tasks.join_next() => {
+                        ended_early |= !control.is_draining();
+                        control.drain().cancel();
+                        panic = panic.or(task.err());
+                    }
+                }
+            }
+        }
         // No more can come: the lanes finish the transactions they are in. None is aborted, whatever has happened.
         control.drain().cancel();
         drop(session);
-        while let Some(ended) = lanes.join_next().await {
-            panic = panic.or(ended.err());
+        while let Some(task) = tasks.join_next().await {
+            panic = panic.or(task.err());
         }
         if let Err(error) = subscription.flush().await {
             tracing::warn!(consumer = self.settings.name, %error, "the last acknowledgements may not be out");
@@ -197,34 +219,23 @@ impl Consumer {
         match panic.map(JoinError::try_into_panic) {
             // The supervisor sees it as this consumer's.
             Some(Ok(panic)) => std::panic::resume_unwind(panic),
-            _ => consumed,
+            _ if ended_early => Err(ConsumerError::Lane),
+            _ => Ok(()),
         }
     }
 
-    /// One session with the broker after the other.
-    async fn consume(
-        &self,
-        session: &Session,
-        lanes: &mut JoinSet<()>,
-    ) -> (Result<(), ConsumerError>, Option<JoinError>) {
+    /// One session with the broker after the other, until the consumer is to end.
+    async fn consume(&self, session: &Session) {
         let mut pause = PAUSES.0;
         loop {
-            let ended = tokio::select! {
-                ended = session.run() => ended,
-                // Lanes end after the session, or they panicked.
-                lane = lanes.join_next() => {
-                    let ended = if session.control.is_draining() { Ok(()) } else { Err(ConsumerError::Lane) };
-                    return (ended, lane.and_then(Result::err));
-                }
-            };
-            match ended {
-                Ended::Drained => return (Ok(()), None),
+            match session.run().await {
+                Ended::Drained => return,
                 Ended::LostTrack => pause = PAUSES.0,
-                Ended::Failed(reason) => {
+                Ended::Failed(side, reason) => {
                     tracing::warn!(consumer = self.settings.name, reason, "consuming is held up");
-                    session.control.is_held_up(reason);
+                    session.control.is_held_up(side, reason);
                     tokio::select! {
-                        () = session.control.drain().cancelled() => return (Ok(()), None),
+                        () = session.control.drain().cancelled() => return,
                         () = tokio::time::sleep(pause) => {}
                     }
                     pause = (pause * 2).min(PAUSES.1);
@@ -242,18 +253,14 @@ impl Consumer {
         )
     }
 
-    fn start_lanes(
-        &self,
-        store: &Store,
-        consumer: i32,
-        control: &ConsumerControl,
-    ) -> (JoinSet<()>, Vec<mpsc::Sender<super::delivery::Delivery>>) {
+    fn start_lanes(&self, store: &Store, consumer: i32, control: &ConsumerControl) -> (JoinSet<()>, Lanes) {
         let brake = Brake::new(usize::from(self.settings.lanes), self.settings.lock_timeout);
+        let stage = Arc::new(RwLock::new(()));
         let instance = Uuid::now_v7();
-        let mut lanes = JoinSet::new();
+        let mut tasks = JoinSet::new();
         let mut senders = Vec::new();
         // The permits bound what is in hand; a lane may hold all of it.
-        let capacity = usize::try_from(self.settings.max_in_flight).unwrap_or(usize::MAX);
+        let capacity = usize::try_from(self.settings.max_in_flight).unwrap_or(Semaphore::MAX_PERMITS);
         for lane in 0..self.settings.lanes {
             let (sender, receiver) = mpsc::channel(capacity);
             let bench = Bench {
@@ -270,10 +277,17 @@ impl Consumer {
                 },
             };
             // A task that is joined and never aborted: it may be inside a transaction.
-            lanes.spawn(Lane::new(bench, Actors::new(self.routes.clone()), receiver, control.clone()).run());
+            let actors = Actors::new(self.routes.clone());
+            let lane = Lane::new(bench, actors, receiver, control.clone(), stage.clone());
+            tasks.spawn(lane.run());
             senders.push(sender);
         }
         // Dropping a JoinSet aborts; this one is emptied first, see `run`.
-        (lanes, senders)
+        let lanes = Lanes {
+            senders: senders.into(),
+            permits: Arc::new(Semaphore::new(capacity)),
+            in_hand: InHand::default(),
+        };
+        (tasks, lanes)
     }
 }

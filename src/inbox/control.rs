@@ -18,6 +18,16 @@ pub struct ConsumerHealth {
     pub settled: u64,
     /// Rises whenever it comes forward: a consumer with messages in hand for which it stands still is stuck.
     pub beats: u64,
+    /// What is wrong with each side.
+    #[serde(skip)]
+    troubles: [Option<String>; 2],
+}
+
+/// A server that the consumer needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Side {
+    Database,
+    Broker,
 }
 
 /// The handle of a running consumer. Clones belong to the same consumer.
@@ -37,6 +47,7 @@ impl ConsumerControl {
             in_hand: 0,
             settled: 0,
             beats: 0,
+            troubles: [Side::Database, Side::Broker].map(|_| Some("starting".to_owned())),
         };
         Self {
             drain,
@@ -78,18 +89,24 @@ impl ConsumerControl {
         self.update(|health| health.settled += messages as u64);
     }
 
-    pub(super) fn works(&self) {
-        self.update(|health| {
-            health.ready = true;
-            health.reason = None;
-        });
+    /// Messages settled so far.
+    pub(super) fn settled_so_far(&self) -> u64 {
+        self.health.borrow().settled
     }
 
-    pub(super) fn is_held_up(&self, reason: impl Into<String>) {
-        let reason = reason.into();
+    pub(super) fn works(&self, side: Side) {
+        self.set(side, None);
+    }
+
+    pub(super) fn is_held_up(&self, side: Side, reason: impl Into<String>) {
+        self.set(side, Some(reason.into()));
+    }
+
+    fn set(&self, side: Side, trouble: Option<String>) {
         self.update(|health| {
-            health.ready = false;
-            health.reason = Some(reason);
+            health.troubles[side as usize] = trouble;
+            health.reason = health.troubles.iter().flatten().next().cloned();
+            health.ready = health.reason.is_none();
         });
     }
 }

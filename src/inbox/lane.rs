@@ -1,33 +1,42 @@
 //! A lane: runs the messages of its keys in stream order, as many in one transaction as are ready.
 
-use super::batch::{Bench, Failure, Ran};
+use super::batch::Bench;
+use super::bury::Cause;
 use super::claim::Counts;
-use super::control::ConsumerControl;
+use super::control::{ConsumerControl, Side};
 use super::delivery::Delivery;
+use super::ran::{Failure, Ran};
 use super::router::Actors;
 use crate::dead_letter::Reason;
 use crate::error_text::with_causes;
 use crate::store::{Fault, StoreError};
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{RwLock, mpsc};
 
 /// How long a message waits whose twin another transaction is at.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// The pauses between conflicts, from the third in a row on: the first, doubled up to the last.
+const CONFLICT_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 /// The pauses while the database can't be used: the first, doubled up to the last.
 const UNUSABLE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 pub(super) struct Lane {
-    bench: Bench,
-    actors: Actors,
+    pub(super) bench: Bench,
+    pub(super) actors: Actors,
     incoming: mpsc::Receiver<Delivery>,
-    control: ConsumerControl,
+    pub(super) control: ConsumerControl,
     /// What has come and is not settled, in stream order.
     queue: VecDeque<Delivery>,
+    /// Messages run side by side. One that may have killed a process has the stage for itself.
+    pub(super) stage: Arc<RwLock<()>>,
     /// What was counted since the last transaction that could carry it.
-    counts: Counts,
+    pub(super) counts: Counts,
     /// Since when the database can't be used, in pauses.
     unusable: u32,
+    /// Conflicts since the last commit.
+    conflicts: u32,
 }
 
 impl Lane {
@@ -36,6 +45,7 @@ impl Lane {
         actors: Actors,
         incoming: mpsc::Receiver<Delivery>,
         control: ConsumerControl,
+        stage: Arc<RwLock<()>>,
     ) -> Self {
         Self {
             bench,
@@ -43,8 +53,10 @@ impl Lane {
             incoming,
             control,
             queue: VecDeque::new(),
+            stage,
             counts: Counts::default(),
             unusable: 0,
+            conflicts: 0,
         }
     }
 
@@ -130,9 +142,12 @@ impl Lane {
     }
 
     /// Runs messages in one transaction; if a handler fails, one by one.
-    async fn run_batch(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
+    pub(super) async fn run_batch(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
         loop {
-            match self.bench.run(&mut self.actors, &batch, self.counts).await {
+            let stage = self.stage.clone().read_owned().await;
+            let ran = self.bench.run(&mut self.actors, &batch, self.counts).await;
+            drop(stage);
+            match ran {
                 Ran::Committed { busy } => return self.settle(batch, &busy).await,
                 Ran::Failed(failure) if batch.len() == 1 => {
                     let failed = batch.into_iter().next();
@@ -140,7 +155,8 @@ impl Lane {
                     return self.fail(failed, failure, None).await.into_iter().collect();
                 }
                 Ran::Failed(_) => return self.run_one_by_one(batch).await,
-                Ran::Conflict => {}
+                Ran::Torn { places } => return self.bury_torn(batch, &places, 1).await,
+                Ran::Conflict => self.pause_after_conflict().await,
                 Ran::Unusable(error) => self.pause(&error).await,
             }
             if self.control.is_draining() {
@@ -169,93 +185,11 @@ impl Lane {
         later
     }
 
-    /// Runs messages that may have been run before: first those are told apart that were handled, then each of the others
-    /// runs alone, counted before it runs, so that one that kills the process is the only one to use up its attempts.
-    async fn run_alone(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
-        let ids: Vec<_> = batch
-            .iter()
-            .filter(|one| one.letter.is_none())
-            .map(Delivery::id)
-            .collect();
-        let handled: HashSet<_> = loop {
-            match self.bench.inbox.handled(&self.bench.store, &ids).await {
-                Ok(handled) => break handled.into_iter().collect(),
-                Err(error) => self.pause(&error.into()).await,
-            }
-            if self.control.is_draining() {
-                return Vec::new();
-            }
-        };
-        let is_handled = |one: &Delivery| one.letter.is_none() && handled.contains(&one.id());
-        let (duplicates, others): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_handled);
-        // What was read from the stream needs no acknowledgement: its delivery is still to come, and is met again then.
-        let (read, delivered): (Vec<_>, Vec<_>) = duplicates.into_iter().partition(|one| !one.is_delivered());
-        self.counts.duplicates += read.len() as i64;
-        self.control.settled(read.len());
-        drop(read);
-        let mut later = Vec::new();
-        if !delivered.is_empty() {
-            later.extend(self.run_batch(delivered).await);
-        }
-        let mut waiting: HashSet<String> = later
-            .iter()
-            .filter_map(|left| left.key().map(str::to_owned))
-            .collect();
-        for delivery in others {
-            if self.control.is_draining() {
-                break;
-            }
-            if delivery.key().is_some_and(|key| waiting.contains(key)) {
-                later.push(delivery);
-                continue;
-            }
-            if let Some(left) = self.run_counted(delivery).await {
-                waiting.extend(left.key().map(str::to_owned));
-                later.push(left);
-            }
-        }
-        later
-    }
-
-    /// Runs one message alone, counted before it runs. What it returns is to be run again later.
-    async fn run_counted(&mut self, mut delivery: Delivery) -> Option<Delivery> {
-        // Counted once for each run that is the message's own: not for one that a conflict or an outage cut short.
-        let runs = loop {
-            match self.bench.attempts.note(delivery.id(), None).await {
-                Ok(runs) => break runs,
-                Err(error) => self.pause(&error).await,
-            }
-            if self.control.is_draining() {
-                return None;
-            }
-        };
-        if runs > u32::from(self.bench.settings.max_attempts) {
-            let error = "its handler did not come to an end in any of its runs: the process died".to_owned();
-            return self.bury(delivery, Reason::Exhausted, error, runs - 1).await;
-        }
-        delivery.envelope.run = runs;
-        loop {
-            match self
-                .bench
-                .run(&mut self.actors, std::slice::from_ref(&delivery), self.counts)
-                .await
-            {
-                Ran::Committed { busy } => return self.settle(vec![delivery], &busy).await.pop(),
-                Ran::Failed(failure) => return self.fail(delivery, failure, Some(runs)).await,
-                Ran::Conflict => {}
-                Ran::Unusable(error) => self.pause(&error).await,
-            }
-            if self.control.is_draining() {
-                return None;
-            }
-        }
-    }
-
     /// Acknowledges what was committed. Returns what another transaction is at.
-    async fn settle(&mut self, batch: Vec<Delivery>, busy: &[usize]) -> Vec<Delivery> {
+    pub(super) async fn settle(&mut self, batch: Vec<Delivery>, busy: &[usize]) -> Vec<Delivery> {
         self.counts = Counts::default();
-        self.unusable = 0;
-        self.control.works();
+        (self.unusable, self.conflicts) = (0, 0);
+        self.control.works(Side::Database);
         let mut later = Vec::new();
         let mut settled = Vec::with_capacity(batch.len());
         for (index, mut delivery) in batch.into_iter().enumerate() {
@@ -275,7 +209,7 @@ impl Lane {
 
     /// A run that failed: another one later (then the message is returned), or the dead letters. `counted`: how many runs there were, if it was counted
     /// before it ran.
-    async fn fail(
+    pub(super) async fn fail(
         &mut self,
         mut delivery: Delivery,
         failure: Failure,
@@ -300,69 +234,108 @@ impl Lane {
         tracing::warn!(consumer = settings.name, message = %id, subject = delivery.envelope.subject, runs, error, "handler failed");
         let exhausted = runs >= u32::from(settings.max_attempts);
         if let Some(reason) = hopeless.or(exhausted.then_some(Reason::Exhausted)) {
-            return self.bury(delivery, reason, error, runs).await;
+            return self.bury(vec![delivery], Cause { reason, error, runs }).await;
         }
         self.counts.retries += 1;
-        let doublings = runs.saturating_sub(1).min(20);
-        let pause = settings
-            .retry_min
-            .saturating_mul(1 << doublings)
-            .min(settings.retry_max);
+        let pause = doubled((settings.retry_min, settings.retry_max), runs.saturating_sub(1));
         delivery.envelope.run = runs + 1;
         delivery.due = Some(Instant::now() + pause);
         Some(delivery)
     }
 
-    /// Moves a message to the dead letters: its claim and the letter in one transaction.
-    async fn bury(
+    /// A handler ended the transaction itself. What may have been written in part goes to the dead letters, for a person to look
+    /// at; the others are returned.
+    pub(super) async fn bury_torn(
         &mut self,
-        delivery: Delivery,
-        reason: Reason,
-        error: String,
+        batch: Vec<Delivery>,
+        places: &[usize],
         runs: u32,
-    ) -> Option<Delivery> {
-        loop {
-            match self
-                .bench
-                .bury(&delivery, reason, &error, runs, self.counts)
-                .await
-            {
-                Ok(true) => break,
-                Ok(false) => tokio::time::sleep(BUSY_PAUSE).await,
+    ) -> Vec<Delivery> {
+        let (mut torn, mut others) = (Vec::new(), Vec::new());
+        for (index, delivery) in batch.into_iter().enumerate() {
+            if places.contains(&index) {
+                torn.push(delivery);
+            } else {
+                others.push(delivery);
+            }
+        }
+        let error = format!(
+            "a handler ended the transaction itself (COMMIT or ROLLBACK), which is not the handler's to end: of {} whether and how \
+             far it took effect is not known",
+            match torn.len() {
+                1 => "this message".to_owned(),
+                several => format!("the {several} messages in it"),
+            }
+        );
+        let cause = Cause {
+            reason: Reason::Torn,
+            error,
+            runs,
+        };
+        self.bury(torn, cause).await;
+        others
+    }
+
+    /// Moves messages to the dead letters: their claims and the letters in one transaction.
+    pub(super) async fn bury(&mut self, messages: Vec<Delivery>, cause: Cause) -> Option<Delivery> {
+        let buried = loop {
+            match self.bench.bury(&messages, &cause, self.counts).await {
+                Ok(Some(buried)) => break buried,
+                Ok(None) => tokio::time::sleep(BUSY_PAUSE).await,
                 Err(error) => self.pause(&error).await,
             }
             if self.control.is_draining() {
                 return None;
             }
-        }
-        let settings = &self.bench.settings;
-        tracing::error!(
-            consumer = settings.name, message = %delivery.id(), subject = delivery.envelope.subject, %reason, error,
-            "message is among the dead letters: see `twinbox dead list`"
-        );
+        };
         self.counts = Counts::default();
-        self.control.settled(1);
-        delivery.acknowledge().await;
+        self.control.settled(messages.len());
+        let Cause { reason, error, .. } = cause;
+        if buried > 0 {
+            let ids: Vec<String> = messages.iter().map(|message| message.id().to_string()).collect();
+            let (consumer, subject) = (&self.bench.settings.name, &messages[0].envelope.subject);
+            tracing::error!(
+                consumer, messages = ids.join(" "), subject, %reason, error,
+                "among the dead letters: see `twinbox dead list`"
+            );
+        }
+        for message in messages {
+            message.acknowledge().await;
+        }
         None
     }
 
     /// The database can't be used: a pause, longer each time.
-    async fn pause(&mut self, error: &StoreError) {
+    pub(super) async fn pause(&mut self, error: &StoreError) {
         let reason = with_causes(error);
         let consumer = &self.bench.settings.name;
         match error.fault() {
             Fault::Systemic => tracing::error!(consumer, reason, "waiting until a person puts this right"),
             _ => tracing::warn!(consumer, reason, "waiting for the database"),
         }
-        self.control.is_held_up(reason);
-        let pause = UNUSABLE_PAUSES
-            .0
-            .saturating_mul(1 << self.unusable.min(16))
-            .min(UNUSABLE_PAUSES.1);
+        self.control.is_held_up(Side::Database, reason);
+        let pause = doubled(UNUSABLE_PAUSES, self.unusable);
         self.unusable += 1;
+        self.sleep(pause).await;
+    }
+
+    /// The brake and the lock timeout set the pace; this is for conflicts that come at once and again.
+    pub(super) async fn pause_after_conflict(&mut self) {
+        self.conflicts += 1;
+        if self.conflicts > 2 {
+            self.sleep(doubled(CONFLICT_PAUSES, self.conflicts - 3)).await;
+        }
+    }
+
+    async fn sleep(&mut self, pause: Duration) {
         tokio::select! {
             () = self.control.drain().cancelled() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
+}
+
+/// The first pause, doubled so many times, up to the last.
+fn doubled((first, last): (Duration, Duration), times: u32) -> Duration {
+    first.saturating_mul(1 << times.min(20)).min(last)
 }

@@ -1,11 +1,10 @@
 //! A session with the broker: from the recovery of what is outstanding until the connection, or the track, is lost.
 
-use super::control::ConsumerControl;
-use super::delivery::{Delivery, InHand};
+use super::control::{ConsumerControl, Side};
+use super::lanes::Lanes;
 use super::registry;
 use crate::broker::{BrokerError, Incoming, StreamId, Subscription};
 use crate::config::ConsumerSettings;
-use crate::dead_letter::{DeadLetter, Table};
 use crate::error_text::with_causes;
 use crate::store::{Store, StoreError};
 use futures_util::StreamExt as _;
@@ -13,17 +12,13 @@ use futures_util::stream::BoxStream;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// How often requeued dead letters are looked for.
-const LETTERS_LOOK: Duration = Duration::from_secs(2);
 /// How often the consumer is compared with its stream, beside at each reconnect.
 const STATE_LOOK: Duration = Duration::from_secs(30);
 /// How often the connection is looked at.
 const CONNECTION_LOOK: Duration = Duration::from_millis(250);
-/// Requeued letters taken up at once.
-const LETTERS_AT_ONCE: i64 = 100;
 
 /// How a session ended.
 #[derive(Debug)]
@@ -33,29 +28,26 @@ pub(super) enum Ended {
     /// The connection was made anew, or the consumer: what is outstanding has to be read again.
     LostTrack,
     /// Broker or database: to be tried again after a pause.
-    Failed(String),
+    Failed(Side, String),
 }
 
 impl From<BrokerError> for Ended {
     fn from(error: BrokerError) -> Self {
-        Self::Failed(error.to_string())
+        Self::Failed(Side::Broker, error.to_string())
     }
 }
 
 impl From<StoreError> for Ended {
     fn from(error: StoreError) -> Self {
-        Self::Failed(with_causes(&error))
+        Self::Failed(Side::Database, with_causes(&error))
     }
 }
 
 pub(super) struct Session {
     pub(super) store: Store,
     pub(super) subscription: Arc<dyn Subscription>,
-    pub(super) letters: Table,
     pub(super) settings: Arc<ConsumerSettings>,
-    pub(super) senders: Vec<mpsc::Sender<Delivery>>,
-    pub(super) permits: Arc<Semaphore>,
-    pub(super) in_hand: InHand,
+    pub(super) lanes: Lanes,
     pub(super) control: ConsumerControl,
 }
 
@@ -77,7 +69,6 @@ impl Session {
         let mut ticks = Ticks {
             keep_alive,
             look: every(CONNECTION_LOOK),
-            letters: every(LETTERS_LOOK),
             state: every(STATE_LOOK),
         };
         ticks.state.tick().await;
@@ -99,12 +90,13 @@ impl Session {
             return Ok(());
         }
         let fresh = self.subscription.messages().await?;
-        self.control.works();
+        self.control.works(Side::Broker);
         self.take(fresh, &streams, &mut ticks, connections).await?;
         if self.control.is_draining() {
             return Ok(());
         }
         Err(Ended::Failed(
+            Side::Broker,
             "the broker ended the stream of messages".to_owned(),
         ))
     }
@@ -134,8 +126,8 @@ impl Session {
                 return Ok(());
             };
             let stream = streams.id(&message.position.stream).await?;
-            if let Some(delivery) = self.in_hand.take(message, stream, permit) {
-                self.send(delivery).await?;
+            if let Some(delivery) = self.lanes.in_hand.take(message, stream, permit) {
+                self.lanes.send(delivery).await;
             }
         }
     }
@@ -146,7 +138,7 @@ impl Session {
         ticks: &mut Ticks,
         connections: u64,
     ) -> Result<Option<OwnedSemaphorePermit>, Ended> {
-        let place = self.permits.clone().acquire_owned();
+        let place = self.lanes.permits.clone().acquire_owned();
         tokio::pin!(place);
         loop {
             tokio::select! {
@@ -158,27 +150,17 @@ impl Session {
         }
     }
 
-    async fn send(&self, delivery: Delivery) -> Result<(), Ended> {
-        let lane = delivery.lane_of(self.senders.len());
-        // The lane's channel holds as many as there are places.
-        self.senders[lane]
-            .send(delivery)
-            .await
-            .map_err(|_| Ended::Failed("a lane has ended".to_owned()))
-    }
-
     async fn tick(&self, tick: Tick, connections: u64) -> Result<(), Ended> {
-        self.control.holds(self.in_hand.len());
+        self.control.holds(self.lanes.in_hand.len());
         match tick {
             Tick::KeepAlive => {
-                if let Err(error) = self.in_hand.in_progress().await {
+                if let Err(error) = self.lanes.in_hand.in_progress().await {
                     tracing::debug!(consumer = self.settings.name, %error, "could not say that work goes on");
                 }
                 Ok(())
             }
             Tick::Look if self.subscription.connections() != connections => Err(Ended::LostTrack),
             Tick::Look => Ok(()),
-            Tick::Letters => self.take_letters().await,
             Tick::State if self.subscription.is_connected() => self.check_place().await,
             Tick::State => Ok(()),
         }
@@ -198,43 +180,6 @@ impl Session {
         );
         self.subscription.recreate().await?;
         Err(Ended::LostTrack)
-    }
-
-    /// Takes up dead letters that were requeued, or that follow nothing any more.
-    async fn take_letters(&self) -> Result<(), Ended> {
-        let letters = match self.released_letters().await {
-            Ok(letters) => letters,
-            // While nothing comes, this is what notices that the database is away.
-            Err(error) => {
-                self.control.is_held_up(with_causes(&error));
-                return Ok(());
-            }
-        };
-        self.control.works();
-        for letter in letters {
-            // No waiting for a place here: what does not fit is found the next time.
-            let Ok(permit) = self.permits.clone().try_acquire_owned() else {
-                return Ok(());
-            };
-            if let Some(delivery) = self.in_hand.take_letter(&letter, permit) {
-                self.send(delivery).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn released_letters(&self) -> Result<Vec<DeadLetter>, StoreError> {
-        let mut connection = self.store.pool().acquire().await?;
-        let may_release = self.letters.may_release(&mut connection).await?;
-        drop(connection);
-        if !may_release {
-            return Ok(Vec::new());
-        }
-        let mut transaction = self.store.begin().await?;
-        self.letters.release_followers(&mut transaction).await?;
-        let letters = self.letters.requeued(&mut transaction, LETTERS_AT_ONCE).await?;
-        transaction.commit().await?;
-        Ok(letters)
     }
 }
 
@@ -259,14 +204,12 @@ impl Streams {
 enum Tick {
     KeepAlive,
     Look,
-    Letters,
     State,
 }
 
 struct Ticks {
     keep_alive: Interval,
     look: Interval,
-    letters: Interval,
     state: Interval,
 }
 
@@ -275,7 +218,6 @@ impl Ticks {
         tokio::select! {
             _ = self.keep_alive.tick() => Tick::KeepAlive,
             _ = self.look.tick() => Tick::Look,
-            _ = self.letters.tick() => Tick::Letters,
             _ = self.state.tick() => Tick::State,
         }
     }

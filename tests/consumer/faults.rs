@@ -2,7 +2,7 @@ use crate::house::{House, Memory, open};
 use sqlx::ConnectOptions as _;
 use std::time::Duration;
 use twinbox::config::{ConsumerSettings, Retention};
-use twinbox::dead_letter::Reason;
+use twinbox::dead_letter::{DeadLetter, Filter, Reason, Selection};
 use twinbox::embedded::{PostgresOptions, PrivatePostgres};
 use twinbox::testing;
 
@@ -152,10 +152,9 @@ async fn a_handler_that_panics_swallows_or_ends_the_transaction_is_found_out() {
         error("swallow").contains("returned Ok after an SQL error"),
         "{dead:?}"
     );
-    assert!(
-        error("ROLLBACK").contains("ended the transaction itself"),
-        "{dead:?}"
-    );
+    for act in ["COMMIT", "ROLLBACK"] {
+        assert!(error(act).contains("ended the transaction itself"), "{dead:?}");
+    }
     assert!(error("hang").contains("took longer than"), "{dead:?}");
     assert_eq!(house.effects("savepoint").await, [5]);
     assert_eq!(house.effects("").await.len(), 1, "the message without a key");
@@ -177,6 +176,114 @@ async fn a_handler_that_panics_swallows_or_ends_the_transaction_is_found_out() {
     .await
     .unwrap();
     assert_eq!(open, 0);
+}
+
+/// One that ends the transaction tears the batch that it is in: nothing of it is run again, and nothing silently skipped.
+#[tokio::test]
+async fn of_a_torn_batch_every_message_is_accounted_for() {
+    for act in ["COMMIT", "ROLLBACK", "COMMIT and fail"] {
+        let house = House::new().await;
+        let settings = ConsumerSettings {
+            lanes: 1,
+            ..house.settings("billing")
+        };
+        for n in 0..10 {
+            let act = if n == 4 { act } else { "next" };
+            house.send(&format!("key-{n}"), n, act).await;
+        }
+        let memory = Memory::default();
+        let running = house.run(settings.clone(), &memory).await;
+        house.until_quiet(&settings).await;
+        running.stop().await;
+        let dead = house.dead().await;
+        for n in 0..10 {
+            let key = format!("key-{n}");
+            let effects = house.effects(&key).await.len();
+            let letter = dead.iter().find(|letter| letter.key.as_deref() == Some(&key));
+            assert!(effects <= 1 && memory.runs(n) <= 1, "{act}: {n} ran again");
+            match letter {
+                Some(letter) => assert_eq!(letter.reason, Reason::Torn, "{act}: {n}"),
+                // It was in another batch: done with its next hop.
+                None => assert_eq!(effects, 1, "{act}: {n} is lost"),
+            }
+        }
+        assert!(dead.iter().any(|letter| letter.key.as_deref() == Some("key-4")));
+        let whole = 10 - dead.len() as i64;
+        assert_eq!(
+            house.count("twinbox.outbox").await,
+            whole,
+            "{act}: next hops of what is whole"
+        );
+    }
+}
+
+/// A letter that is requeued and tears its transaction, which had taken it out, is there again.
+#[tokio::test]
+async fn a_letter_that_ends_the_transaction_is_not_lost() {
+    let house = House::new().await;
+    let settings = house.settings("billing");
+    house.send("k", 1, "COMMIT").await;
+    house.send("k", 2, "").await;
+    let running = house.run(settings.clone(), &Memory::default()).await;
+    let first = house.until_dead(2).await;
+    house
+        .desk()
+        .requeue(&Selection::Matching(Filter::default()))
+        .await
+        .unwrap();
+    let again = testing::wait_until("it ran again", crate::house::DEADLINE, || async {
+        let twice = house.effects("k").await.iter().filter(|n| **n == 1).count() == 2;
+        let dead = house.dead().await;
+        (twice && dead.first().is_some_and(|letter| !letter.requeued)).then_some(dead)
+    })
+    .await;
+    running.stop().await;
+    let ids = |letters: &[DeadLetter]| letters.iter().map(|letter| letter.id).collect::<Vec<_>>();
+    assert_eq!(
+        ids(&first),
+        ids(&again),
+        "under its old number, and what follows it still behind it"
+    );
+    assert_eq!(again[0].reason, Reason::Torn);
+}
+
+/// What always meets another transaction is tried for ever, and is nobody's failure.
+#[tokio::test]
+async fn a_conflict_without_end_uses_no_attempt() {
+    let house = House::new().await;
+    sqlx::raw_sql(
+        "CREATE SEQUENCE met;
+         CREATE FUNCTION meet() RETURNS trigger LANGUAGE plpgsql AS
+         $$BEGIN PERFORM nextval('met'); RAISE EXCEPTION 'always' USING ERRCODE = '40001'; END$$;
+         CREATE TRIGGER meet BEFORE INSERT ON effect FOR EACH ROW WHEN (NEW.n = 1) EXECUTE FUNCTION meet()",
+    )
+    .execute(house.store.pool())
+    .await
+    .unwrap();
+    let settings = ConsumerSettings {
+        lanes: 1,
+        ..house.settings("billing")
+    };
+    house.send("k", 1, "").await;
+    let running = house.run(settings, &Memory::default()).await;
+    let met = || async {
+        sqlx::query_scalar::<_, i64>("SELECT last_value FROM met")
+            .fetch_one(house.store.pool())
+            .await
+            .unwrap()
+    };
+    testing::wait_until("it met some", crate::house::DEADLINE, || async {
+        met().await >= 8
+    })
+    .await;
+    assert_eq!(house.dead().await.len(), 0);
+    assert_eq!(house.count("twinbox.attempt").await, 0);
+    sqlx::raw_sql("DROP TRIGGER meet ON effect")
+        .execute(house.store.pool())
+        .await
+        .unwrap();
+    house.until_effects(1).await;
+    running.stop().await;
 }
 
 #[tokio::test]

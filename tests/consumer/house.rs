@@ -319,6 +319,12 @@ impl BusinessActor for Acts {
             }
             "die" => std::process::abort(),
             "hang" => std::future::pending().await,
+            // It commits, and goes wrong after that.
+            "COMMIT and fail" => {
+                self.effect(&order, transaction).await?;
+                sqlx::raw_sql("COMMIT").execute(&mut **transaction).await?;
+                return Err(HandlerError::retry("after its own commit"));
+            }
             // How long a handler takes.
             "slow" => tokio::time::sleep(Duration::from_millis(300)).await,
             "missing table" => {

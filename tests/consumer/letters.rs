@@ -54,6 +54,7 @@ async fn a_key_is_released_in_order() {
     house.send("other", 100, "").await;
     let running = house.run(settings.clone(), &Memory::default()).await;
     let dead = house.until_dead(6).await;
+    house.until_effects(1).await;
     assert_eq!(house.effects("other").await, [100]);
     let desk = house.desk();
 

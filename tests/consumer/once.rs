@@ -43,6 +43,37 @@ async fn two_consumers_race_and_each_effect_is_there_once() {
     assert_eq!((status[0].claimed, status[0].duplicates), (300, 300));
 }
 
+/// A second instance reads what the first was handed out, and meets it at work again and again.
+#[tokio::test]
+async fn a_twin_at_work_uses_up_no_attempt() {
+    let house = House::new().await;
+    let settings = twinbox::config::ConsumerSettings {
+        max_attempts: 1,
+        batch: 1,
+        ..house.settings("billing")
+    };
+    for n in 0..10 {
+        house.send(&format!("key-{}", n % 2), n, "slow").await;
+    }
+    let first = house.run(settings.clone(), &Memory::default()).await;
+    house.until_effects(1).await;
+    let second = house.run(settings.clone(), &Memory::default()).await;
+    house.until_effects(10).await;
+    house.until_quiet(&settings).await;
+    first.stop().await;
+    second.stop().await;
+    assert_eq!(house.dead().await.len(), 0);
+    assert_eq!(house.count("effect").await, 10);
+    assert_eq!(
+        house.count("twinbox.attempt").await,
+        0,
+        "what was counted too much is taken back"
+    );
+    for key in ["key-0", "key-1"] {
+        assert!(house.effects(key).await.is_sorted());
+    }
+}
+
 #[tokio::test]
 async fn copies_of_all_kinds_take_effect_once() {
     let house = House::new().await;

@@ -26,6 +26,7 @@ mod identity;
 mod lane;
 mod lanes;
 mod letters;
+mod pace;
 mod prune;
 mod ran;
 mod registry;

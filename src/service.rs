@@ -154,8 +154,9 @@ fn children(foundation: &Arc<Foundation>, consumers: &[Consumer]) -> Vec<ChildSp
         for consumer in consumers {
             let (foundation, consumer) = (foundation.clone(), consumer.clone());
             let name = format!("consumer/{}", consumer.settings().name);
+            let policy = consumer_work::restart_policy(consumer.settings());
             let work = move |context| consumer_work::run(foundation.clone(), consumer.clone(), context);
-            children.push(ChildSpec::new(name, work));
+            children.push(ChildSpec::new(name, work).restart(policy));
         }
     }
     if has(Role::Pruner) {

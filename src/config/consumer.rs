@@ -4,6 +4,9 @@ use super::{Check, Impossible};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// The longest deadline of a handler. PostgreSQL counts its own in milliseconds, in 31 bits.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(60 * 60);
+
 /// What happens to a message that no handler is registered for.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -151,9 +154,9 @@ impl ConsumerSettings {
             "must be at least 1s",
         );
         check.require(
-            !self.handler_deadline.is_zero(),
+            !self.handler_deadline.is_zero() && self.handler_deadline <= LONGEST_DEADLINE,
             "handler_deadline",
-            "must be more than 0s",
+            "must be more than 0s and at most 1h",
         );
         check.require(
             self.ack_wait > self.handler_deadline,
@@ -168,9 +171,9 @@ impl ConsumerSettings {
             "must not be below retry_min",
         );
         check.require(
-            self.lock_timeout >= Duration::from_millis(1),
+            (Duration::from_millis(1)..=LONGEST_DEADLINE).contains(&self.lock_timeout),
             "lock_timeout",
-            "must be at least 1ms",
+            "must be between 1ms and 1h",
         );
         for (index, handler) in self.handlers.iter().enumerate() {
             let key = format!("handlers[{index}].sql");

@@ -103,10 +103,15 @@ impl ConsumerControl {
     }
 
     fn set(&self, side: Side, trouble: Option<String>) {
-        self.update(|health| {
+        // No beat either.
+        self.health.send_if_modified(|health| {
+            if health.troubles[side as usize] == trouble {
+                return false;
+            }
             health.troubles[side as usize] = trouble;
             health.reason = health.troubles.iter().flatten().next().cloned();
             health.ready = health.reason.is_none();
+            true
         });
     }
 }

@@ -5,6 +5,7 @@ use super::bury::Cause;
 use super::claim::Counts;
 use super::control::{ConsumerControl, Side};
 use super::delivery::Delivery;
+use super::pace::Pace;
 use super::ran::{Failure, Ran};
 use super::router::Actors;
 use crate::dead_letter::Reason;
@@ -33,6 +34,7 @@ pub(super) struct Lane {
     pub(super) stage: Arc<RwLock<()>>,
     /// What was counted since the last transaction that could carry it.
     pub(super) counts: Counts,
+    pace: Pace,
     /// Since when the database can't be used, in pauses.
     unusable: u32,
     /// Conflicts since the last commit.
@@ -55,6 +57,7 @@ impl Lane {
             queue: VecDeque::new(),
             stage,
             counts: Counts::default(),
+            pace: Pace::default(),
             unusable: 0,
             conflicts: 0,
         }
@@ -85,7 +88,7 @@ impl Lane {
     /// have killed a process before comes first and without the others.
     fn take_ready(&mut self) -> Vec<Delivery> {
         let now = Instant::now();
-        let limit = usize::from(self.bench.settings.batch);
+        let limit = self.pace.limit(self.bench.settings.batch);
         let mut waiting: HashSet<String> = HashSet::new();
         let mut taken: Vec<usize> = Vec::new();
         let mut alone = None;
@@ -145,10 +148,14 @@ impl Lane {
     pub(super) async fn run_batch(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
         loop {
             let stage = self.stage.clone().read_owned().await;
+            let began = Instant::now();
             let ran = self.bench.run(&mut self.actors, &batch, self.counts).await;
             drop(stage);
             match ran {
-                Ran::Committed { busy } => return self.settle(batch, &busy).await,
+                Ran::Committed { busy } => {
+                    self.pace.learn(batch.len(), began.elapsed());
+                    return self.settle(batch, &busy).await;
+                }
                 Ran::Failed(failure) if batch.len() == 1 => {
                     let failed = batch.into_iter().next();
                     let Some(failed) = failed else { return Vec::new() };
@@ -328,6 +335,7 @@ impl Lane {
     }
 
     async fn sleep(&mut self, pause: Duration) {
+        self.control.beat();
         tokio::select! {
             () = self.control.drain().cancelled() => {}
             () = tokio::time::sleep(pause) => {}

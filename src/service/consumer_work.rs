@@ -3,10 +3,12 @@
 use super::foundation::{Foundation, pause, pauses};
 use crate::broker::Subscription;
 use crate::broker::nats::Nats;
+use crate::config::ConsumerSettings;
 use crate::inbox::{Consumer, ConsumerControl, ConsumerHealth};
 use crate::pruner::check_retention;
-use crate::supervisor::{WorkContext, WorkError};
+use crate::supervisor::{RestartPolicy, WorkContext, WorkError};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) async fn run(
     foundation: Arc<Foundation>,
@@ -24,15 +26,34 @@ pub(super) async fn run(
     };
     let control = ConsumerControl::new(context.drain().child_token());
     let mut health = control.health();
+    let mut beats = 0;
     let running = consumer.run(&foundation.store, subscription, control);
     tokio::pin!(running);
     loop {
         tokio::select! {
             ended = &mut running => return ended.map_err(WorkError::failed),
             changed = health.changed() => if changed.is_ok() {
-                show(&context, &health.borrow_and_update());
+                let health = health.borrow_and_update();
+                if std::mem::replace(&mut beats, health.beats) != health.beats {
+                    context.beat();
+                }
+                show(&context, &health);
             },
         }
+    }
+}
+
+/// What a batch that takes longer is taken for is a stall.
+const LONGEST_BATCH: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// A lane gives no sign while a batch runs, and that may take as long as its handlers together.
+pub(super) fn restart_policy(settings: &ConsumerSettings) -> RestartPolicy {
+    let longest_batch = (settings.handler_deadline * u32::from(settings.batch)).min(LONGEST_BATCH);
+    let usual = RestartPolicy::default();
+    RestartPolicy {
+        stall_after: usual.stall_after.map(|stall_after| stall_after + longest_batch),
+        retire_deadline: usual.retire_deadline + longest_batch,
+        ..usual
     }
 }
 
@@ -66,7 +87,6 @@ async fn subscribe(
 }
 
 fn show(context: &WorkContext, health: &ConsumerHealth) {
-    context.beat();
     context.busy(health.in_hand > 0);
     context.in_hand(if health.in_hand > 0 {
         format!("{} messages", health.in_hand)

@@ -70,6 +70,14 @@ pub enum BrokerError {
     /// The broker refused: a right or a setting is missing.
     #[error("the broker refuses: {0}")]
     Refused(String),
+    /// The consumer is not there, or not any more.
+    #[error("there is no consumer {consumer} on stream {stream}")]
+    NoConsumer {
+        /// Its name.
+        consumer: String,
+        /// The stream's.
+        stream: String,
+    },
 }
 
 /// A stream in one incarnation.
@@ -207,7 +215,7 @@ pub trait Subscription: Send + Sync {
     /// How far the consumer has come.
     fn state(&self) -> BoxFuture<'_, Result<ConsumerState, BrokerError>>;
 
-    /// Deletes the consumer and creates it with the same settings, so that it hands out the stream from its start.
+    /// Deletes the consumer, if it is there, and creates it with the same settings, so that it hands out the stream from its start.
     /// What was done before is met by the inbox.
     fn recreate(&self) -> BoxFuture<'_, Result<(), BrokerError>>;
 

@@ -166,17 +166,22 @@ impl Session {
         }
     }
 
-    /// A consumer that stands after the end of its stream gets nothing, without a word: it is made anew, behind the inbox.
+    /// A consumer that stands after the end of its stream gets nothing, without a word, and one that somebody deleted neither: it is
+    /// made anew, behind the inbox.
     async fn check_place(&self) -> Result<(), Ended> {
-        let state = self.subscription.state().await?;
-        if !state.is_ahead_of_stream() {
-            return Ok(());
-        }
+        let fault = match self.subscription.state().await {
+            Ok(state) if state.is_ahead_of_stream() => format!(
+                "the stream has lost messages that were handed out: it ends at {}, and the consumer stands at {}",
+                state.stream.last_sequence, state.delivered
+            ),
+            Ok(_) => return Ok(()),
+            Err(error @ BrokerError::NoConsumer { .. }) => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
         tracing::error!(
             consumer = self.settings.name,
-            delivered = state.delivered,
-            last_sequence = state.stream.last_sequence,
-            "the stream has lost messages that were handed out; the consumer is made anew, and the inbox skips what was done"
+            fault,
+            "the consumer is made anew; the inbox skips what was done"
         );
         self.subscription.recreate().await?;
         Err(Ended::LostTrack)

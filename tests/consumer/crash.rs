@@ -299,3 +299,29 @@ async fn slow_handlers_are_not_run_a_second_time_beside_the_first() {
     }
     assert_eq!(house.effects("k").await, (0..12).collect::<Vec<i32>>());
 }
+
+#[tokio::test]
+async fn a_consumer_that_somebody_deletes_is_made_anew_behind_the_inbox() {
+    let house = House::new().await;
+    let settings = house.settings("billing");
+    let memory = Memory::default();
+    let running = house.run(settings.clone(), &memory).await;
+    for n in 0..20 {
+        house.send("k", n, "").await;
+    }
+    house.until_effects(20).await;
+    house
+        .nats
+        .jetstream()
+        .delete_consumer_from_stream("billing", &house.stream.name)
+        .await
+        .unwrap();
+    for n in 20..40 {
+        house.send("k", n, "").await;
+    }
+    house.until_effects(40).await;
+    house.until_quiet(&settings).await;
+    running.stop().await;
+    assert_eq!(house.effects("k").await, (0..40).collect::<Vec<i32>>());
+    assert!((0..40).all(|n| memory.runs(n) == 1));
+}

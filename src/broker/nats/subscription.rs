@@ -53,7 +53,16 @@ impl NatsSubscription {
             .jetstream
             .get_consumer_from_stream(self.name(), &self.stream)
             .await
-            .map_err(|error| refusal::of_consumer(&error))
+            .map_err(|error| {
+                if refusal::is_consumer_absent(&error) {
+                    BrokerError::NoConsumer {
+                        consumer: self.name().to_owned(),
+                        stream: self.stream.clone(),
+                    }
+                } else {
+                    refusal::of_consumer(&error)
+                }
+            })
     }
 
     async fn stream_id(&self) -> Result<StreamId, BrokerError> {
@@ -165,10 +174,12 @@ impl Subscription for NatsSubscription {
     fn recreate(&self) -> BoxFuture<'_, Result<(), BrokerError>> {
         async move {
             let jetstream = self.nats.jetstream();
-            jetstream
-                .delete_consumer_from_stream(self.name(), &self.stream)
-                .await
-                .map_err(|error| refusal::of_consumer(&error))?;
+            match jetstream.delete_consumer_from_stream(self.name(), &self.stream).await {
+                Err(error) if !refusal::is_consumer_absent(&error) => {
+                    return Err(refusal::of_consumer(&error));
+                }
+                _ => {}
+            }
             jetstream
                 .create_consumer_on_stream(self.config.clone(), &self.stream)
                 .await

@@ -1,7 +1,7 @@
 //! One transaction: claim, handlers, the next hops, the guard, the commit.
 
 use super::attempts::Attempts;
-use super::brake::Brake;
+use super::brake::{Brake, LONGEST_LOCK_TIMEOUT};
 use super::claim::{Claim, Claims, Counts, Inbox, LaneId};
 use super::delivery::Delivery;
 use super::ran::{Failure, Ran, Stop, panic_text};
@@ -54,6 +54,12 @@ impl Bench {
             Ok(transaction) => transaction,
             Err(error) => return Ran::Unusable(error),
         };
+        if self.brake.is_tight()
+            && let Err(error) = self.wait_for_siblings(&mut transaction).await
+        {
+            transaction.rollback().await.ok();
+            return Stop::Sql(error).came_to(Vec::new());
+        }
         let mut touched = Touched::default();
         let stop = match self
             .work(&mut transaction, actors, &mut touched, deliveries, earlier)
@@ -108,6 +114,20 @@ impl Bench {
         self.store
             .begin_with(AssertSqlSafe(statement).into_sql_str())
             .await
+    }
+
+    /// One transaction of the consumer at a time, whatever process it is in.
+    async fn wait_for_siblings(&self, transaction: &mut Transaction<'static, Postgres>) -> sqlx::Result<()> {
+        // The lock is waited for under the longer timeout, and the rest goes on under the one of the moment.
+        sqlx::raw_sql(AssertSqlSafe(format!(
+            "SET LOCAL lock_timeout = {}; SELECT pg_advisory_xact_lock(hashtext('twinbox.brake'), {}); SET LOCAL lock_timeout = {}",
+            LONGEST_LOCK_TIMEOUT.as_millis(),
+            self.inbox.consumer,
+            self.brake.lock_timeout().as_millis(),
+        )))
+        .execute(&mut **transaction)
+        .await?;
+        Ok(())
     }
 
     async fn work(

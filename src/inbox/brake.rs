@@ -4,6 +4,8 @@
 //! other's rows deadlock, and each deadlock costs PostgreSQL's `deadlock_timeout` (1 s). So a batch waits for a lock only
 //! for a short time; a conflict is nobody's failure and runs the batch again; and it lowers how many transactions run at
 //! once, which grows back slowly while there is calm. Smaller batches would not help: measured, they were slower.
+//!
+//! Processes that contend share the brake: one that is down to a single transaction runs it under an advisory lock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Transactions without a conflict before one more may run at once; doubled by each conflict up to the second figure.
 const CALM: (u32, u32) = (20, 2000);
 /// The longest a batch waits for a lock that somebody else holds.
-const LONGEST_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub(super) struct Brake {
@@ -61,6 +63,11 @@ impl Brake {
     /// How long a transaction of this moment waits for a lock.
     pub(super) fn lock_timeout(&self) -> Duration {
         self.state().lock_timeout
+    }
+
+    /// Whether one transaction at a time is all that may run, in this process and in its siblings.
+    pub(super) fn is_tight(&self) -> bool {
+        self.state().allowed == 1 && self.lanes > 1
     }
 
     /// A transaction met no conflict.

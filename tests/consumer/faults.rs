@@ -308,10 +308,13 @@ async fn colliding_handlers_are_nobodys_failure() {
         tokio::time::sleep(Duration::from_secs(3)).await;
         held.rollback().await.unwrap();
     });
-    let running = house.run(settings.clone(), &Memory::default()).await;
+    // Two instances, which share the brake.
+    let first = house.run(settings.clone(), &Memory::default()).await;
+    let second = house.run(settings.clone(), &Memory::default()).await;
     house.until_effects(1500).await;
     house.until_quiet(&settings).await;
-    running.stop().await;
+    first.stop().await;
+    second.stop().await;
     release.await.unwrap();
     let shared: i64 = sqlx::query_scalar("SELECT sum(n)::bigint FROM shared")
         .fetch_one(house.store.pool())

@@ -174,7 +174,10 @@ impl Subscription for NatsSubscription {
     fn recreate(&self) -> BoxFuture<'_, Result<(), BrokerError>> {
         async move {
             let jetstream = self.nats.jetstream();
-            match jetstream.delete_consumer_from_stream(self.name(), &self.stream).await {
+            match jetstream
+                .delete_consumer_from_stream(self.name(), &self.stream)
+                .await
+            {
                 Err(error) if !refusal::is_consumer_absent(&error) => {
                     return Err(refusal::of_consumer(&error));
                 }

@@ -121,6 +121,13 @@ impl Lane {
                 // Still the run that was counted.
                 Ran::Conflict => self.pause_after_conflict().await,
                 Ran::Unusable(error) => self.pause(&error).await,
+                Ran::Cut(error) => {
+                    self.pause(&error).await;
+                    if let Some(failure) = delivery.cut(&error) {
+                        drop(turn);
+                        return self.fail(delivery, failure, Some(runs)).await;
+                    }
+                }
                 // The stage is left first: what is to be done now does not concern the others.
                 Ran::Committed { busy } => {
                     drop(turn);

@@ -4,13 +4,14 @@ use super::attempts::Attempts;
 use super::brake::{Brake, LONGEST_LOCK_TIMEOUT};
 use super::claim::{Claim, Claims, Counts, Inbox, LaneId};
 use super::delivery::Delivery;
+use super::guard::Standing;
 use super::ran::{Failure, Ran, Stop, panic_text};
 use super::router::Actors;
 use super::sort::{Task, neighbours};
 use super::transaction::InboxTransaction;
 use crate::config::ConsumerSettings;
 use crate::dead_letter::{NewDeadLetter, Reason, Table};
-use crate::store::{Fault, OutboxInsert, Store, StoreError};
+use crate::store::{OutboxInsert, Store, StoreError};
 use futures_util::FutureExt as _;
 use sqlx::{AssertSqlSafe, Postgres, SqlSafeStr as _, Transaction};
 use std::collections::{BTreeSet, HashSet};
@@ -84,23 +85,25 @@ impl Bench {
 
     async fn give_up(
         &self,
-        transaction: Transaction<'static, Postgres>,
+        mut transaction: Transaction<'static, Postgres>,
         stop: Stop,
         touched: &Touched,
     ) -> Stop {
-        let by_handler = match &stop {
-            Stop::Failure(_) => !touched.used.is_empty(),
-            // With the connection gone there is nobody to ask.
-            Stop::Handler(error) => error.fault() != Fault::Infrastructure,
-            _ => false,
+        let (claim, handlers_ran) = (&touched.transaction_id, !touched.used.is_empty());
+        let standing = match stop {
+            Stop::Handler(_) | Stop::Failure(_) if handlers_ran => {
+                self.standing(&mut transaction, claim).await
+            }
+            _ => Standing::Claims,
         };
-        if by_handler {
-            let is_torn = self.is_torn(transaction, &touched.transaction_id).await;
-            return if is_torn { Stop::Torn } else { stop };
-        }
         // What could not be rolled back is rolled back by the server when the connection ends.
         transaction.rollback().await.ok();
-        stop
+        match (standing, stop) {
+            (Standing::Torn, _) => Stop::Torn,
+            (Standing::Gone(error), _) => Stop::Cut(error),
+            (Standing::Claims, Stop::Overdue(_)) if self.is_committed(claim).await => Stop::Torn,
+            (Standing::Claims, stop) => stop,
+        }
     }
 
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
@@ -223,7 +226,7 @@ impl Bench {
                     // Whatever it was in the middle of: this connection is not to be used again.
                     self.end_backend(claims.backend).await;
                     let text = format!("the handler took longer than {limit:?}");
-                    return Err(Stop::Failure(Failure::retry(text)));
+                    return Err(Stop::Overdue(Failure::retry(text)));
                 }
             }
         }

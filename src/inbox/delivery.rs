@@ -1,8 +1,11 @@
 //! A message in the hands of this process, from its arrival until it is acknowledged.
 
 use super::envelope::Envelope;
+use super::ran::Failure;
 use crate::broker::{BrokerError, Incoming, ReceiptHandle};
 use crate::dead_letter::DeadLetter;
+use crate::error_text::with_causes;
+use crate::store::StoreError;
 use futures_util::future::join_all;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,6 +27,9 @@ impl Handles {
     }
 }
 
+/// So many times in a row a handler may lose its connection before that counts as one failed run.
+const CUTS_PER_RUN: u32 = 3;
+
 /// A dead letter that was requeued.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Letter {
@@ -41,6 +47,8 @@ pub(super) struct Delivery {
     /// Not before this moment: it failed and waits.
     pub(super) due: Option<Instant>,
     pub(super) letter: Option<Letter>,
+    /// How often in a row the connection was lost while its handler ran, with nothing beside it.
+    pub(super) cuts: u32,
     handles: Arc<Handles>,
     /// Bounds what is in hand.
     _permit: OwnedSemaphorePermit,
@@ -57,6 +65,19 @@ impl Delivery {
 
     pub(super) fn sequence(&self) -> i64 {
         i64::try_from(self.envelope.sequence).unwrap_or(i64::MAX)
+    }
+
+    /// Its handler lost the connection. Once, that is an outage; when it does each time, it is the handler's failure.
+    pub(super) fn cut(&mut self, error: &StoreError) -> Option<Failure> {
+        self.cuts += 1;
+        if self.cuts < CUTS_PER_RUN {
+            return None;
+        }
+        self.cuts = 0;
+        Some(Failure::retry(format!(
+            "the connection to the database was lost {CUTS_PER_RUN} times in a row while its handler ran: {}",
+            with_causes(error)
+        )))
     }
 
     /// Whether the broker has handed it out to this process, and not only the stream.
@@ -133,6 +154,7 @@ impl InHand {
             alone: incoming.redelivered,
             due: None,
             letter: None,
+            cuts: 0,
             handles,
             _permit: permit,
         })
@@ -154,6 +176,7 @@ impl InHand {
             alone: true,
             due: None,
             letter: Some(Letter { id: letter.id }),
+            cuts: 0,
             handles,
             _permit: permit,
         })

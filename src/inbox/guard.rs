@@ -8,6 +8,16 @@ use time::OffsetDateTime;
 
 const CURRENT: &str = "SELECT pg_current_xact_id_if_assigned()::text";
 
+/// How a transaction stands after a handler failed in it.
+pub(super) enum Standing {
+    /// It is still the one that made the claim.
+    Claims,
+    /// The handler ended it.
+    Torn,
+    /// Its connection is gone.
+    Gone(sqlx::Error),
+}
+
 impl Bench {
     /// The last statement before the commit. `oldest` is the time of the oldest message in hand.
     pub(super) async fn count_and_guard(
@@ -38,20 +48,17 @@ impl Bench {
         }
     }
 
-    /// Asked after a handler failed: it may have ended the transaction before. Rolls back.
-    pub(super) async fn is_torn(
+    /// Asked after a handler failed: it may have ended the transaction before.
+    pub(super) async fn standing(
         &self,
-        mut transaction: Transaction<'static, Postgres>,
-        transaction_id: &str,
-    ) -> bool {
-        let current = self.current(&mut transaction).await;
-        // What could not be rolled back is rolled back by the server when the connection ends.
-        transaction.rollback().await.ok();
-        match current {
-            Ok(id) => id.as_deref() != Some(transaction_id),
-            Err(error) if is_aborted(&error) => false,
-            // The connection is gone, and can't be asked any more what it did before.
-            Err(_) => self.is_committed(transaction_id).await,
+        transaction: &mut Transaction<'static, Postgres>,
+        claim: &str,
+    ) -> Standing {
+        match self.current(transaction).await {
+            Ok(id) if id.as_deref() == Some(claim) => Standing::Claims,
+            Ok(_) => Standing::Torn,
+            Err(error) if is_aborted(&error) => Standing::Claims,
+            Err(error) => Standing::Gone(error),
         }
     }
 
@@ -62,8 +69,8 @@ impl Bench {
             .await
     }
 
-    /// What can't be asked now is not; the claim is met again in any case.
-    async fn is_committed(&self, transaction_id: &str) -> bool {
+    /// Asked from another connection, where the transaction's own was ended. What can't be asked now counts as not committed.
+    pub(super) async fn is_committed(&self, transaction_id: &str) -> bool {
         let status: sqlx::Result<Option<String>> =
             sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
                 .persistent(self.store.prepared())

@@ -145,7 +145,7 @@ impl Lane {
     }
 
     /// Runs messages in one transaction; if a handler fails, one by one.
-    pub(super) async fn run_batch(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
+    pub(super) async fn run_batch(&mut self, mut batch: Vec<Delivery>) -> Vec<Delivery> {
         loop {
             let stage = self.stage.clone().read_owned().await;
             let began = Instant::now();
@@ -156,15 +156,20 @@ impl Lane {
                     self.pace.learn(batch.len(), began.elapsed());
                     return self.settle(batch, &busy).await;
                 }
-                Ran::Failed(failure) if batch.len() == 1 => {
-                    let failed = batch.into_iter().next();
-                    let Some(failed) = failed else { return Vec::new() };
-                    return self.fail(failed, failure, None).await.into_iter().collect();
-                }
+                Ran::Failed(failure) if batch.len() == 1 => return self.fail_one(batch, failure).await,
                 Ran::Failed(_) => return self.run_one_by_one(batch).await,
                 Ran::Torn { places } => return self.bury_torn(batch, &places, 1).await,
                 Ran::Conflict => self.pause_after_conflict().await,
                 Ran::Unusable(error) => self.pause(&error).await,
+                Ran::Cut(error) => {
+                    self.pause(&error).await;
+                    if batch.len() > 1 {
+                        return self.run_one_by_one(batch).await;
+                    }
+                    if let Some(failure) = batch[0].cut(&error) {
+                        return self.fail_one(batch, failure).await;
+                    }
+                }
             }
             if self.control.is_draining() {
                 return Vec::new();
@@ -212,6 +217,13 @@ impl Lane {
             delivery.acknowledge().await;
         }
         later
+    }
+
+    async fn fail_one(&mut self, batch: Vec<Delivery>, failure: Failure) -> Vec<Delivery> {
+        match batch.into_iter().next() {
+            Some(one) => self.fail(one, failure, None).await.into_iter().collect(),
+            None => Vec::new(),
+        }
     }
 
     /// A run that failed: another one later (then the message is returned), or the dead letters. `counted`: how many runs there were, if it was counted

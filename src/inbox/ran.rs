@@ -14,6 +14,8 @@ pub(super) enum Ran {
     /// The database is away, or can't be used until a person acts, or the commit's outcome is unknown. Nobody's failure:
     /// run it again after a pause; the claim tells what was committed.
     Unusable(StoreError),
+    /// The connection was lost while a handler ran. An outage, unless the handler does it: run the messages one by one, and again.
+    Cut(StoreError),
     /// A handler failed. With more than one message it may be any of them.
     Failed(Failure),
     /// A handler ended the transaction itself: what is written of the messages at these places is not known. Running them
@@ -54,6 +56,10 @@ pub(super) enum Stop {
     Commit(sqlx::Error),
     Handler(HandlerError),
     Failure(Failure),
+    /// Past its deadline; its connection was ended.
+    Overdue(Failure),
+    /// The connection was lost while a handler ran.
+    Cut(sqlx::Error),
     /// It is not the transaction any more that made the claim.
     Torn,
     /// Ids that old were forgotten meanwhile: the messages have to be looked at again.
@@ -70,7 +76,8 @@ impl Stop {
     /// What it makes of the run, in which the messages at these places were new.
     pub(super) fn came_to(self, fresh: Vec<usize>) -> Ran {
         match self {
-            Self::Failure(failure) => Ran::Failed(failure),
+            Self::Failure(failure) | Self::Overdue(failure) => Ran::Failed(failure),
+            Self::Cut(error) => Ran::Cut(error.into()),
             Self::Torn => Ran::Torn { places: fresh },
             Self::FenceMoved => Ran::Conflict,
             // No message is to blame for what twinbox itself asks.

@@ -360,6 +360,36 @@ async fn an_outage_of_the_database_uses_no_attempt() {
     assert_eq!(twinbox::inbox::status(&house.store).await.unwrap()[0].retries, 0);
 }
 
+/// A connection that is lost is an outage, and uses no attempt; one that the handler loses each time must not hold up its lane.
+#[tokio::test]
+async fn a_handler_that_loses_the_connection_each_time_is_found_out() {
+    let house = House::new().await;
+    let settings = ConsumerSettings {
+        max_attempts: 2,
+        lanes: 1,
+        ..house.settings("billing")
+    };
+    house.send("a", 1, "").await;
+    house.send("b", 2, "lose the connection").await;
+    house.send("c", 3, "lose the connection once").await;
+    house.send("d", 4, "").await;
+    let memory = Memory::default();
+    let running = house.run(settings.clone(), &memory).await;
+    house.until_effects(3).await;
+    let dead = house.until_dead(1).await;
+    house.until_quiet(&settings).await;
+    running.stop().await;
+    assert_eq!((dead[0].key.as_deref(), dead[0].runs), (Some("b"), 2));
+    assert!(
+        dead[0].error.contains("lost 3 times in a row"),
+        "{}",
+        dead[0].error
+    );
+    assert!(memory.runs(2) >= 6, "{}", memory.runs(2));
+    let retries = twinbox::inbox::status(&house.store).await.unwrap()[0].retries;
+    assert_eq!(retries, 1, "of b alone");
+}
+
 #[tokio::test]
 async fn a_missing_table_keeps_messages_waiting_and_loses_none() {
     let house = House::new().await;

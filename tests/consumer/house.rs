@@ -325,6 +325,11 @@ impl BusinessActor for Acts {
                 sqlx::raw_sql("COMMIT").execute(&mut **transaction).await?;
                 return Err(HandlerError::retry("after its own commit"));
             }
+            "lose the connection" => lose_connection(transaction).await?,
+            // An application may wrap what sqlx says.
+            "lose the connection once" if run == 1 => {
+                lose_connection(transaction).await.map_err(HandlerError::retry)?;
+            }
             // How long a handler takes.
             "slow" => tokio::time::sleep(Duration::from_millis(300)).await,
             "missing table" => {
@@ -347,6 +352,13 @@ impl BusinessActor for Acts {
         self.effect(&order, transaction).await?;
         Ok(())
     }
+}
+
+async fn lose_connection(connection: &mut PgConnection) -> sqlx::Result<()> {
+    sqlx::query("SELECT pg_terminate_backend(pg_backend_pid())")
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 impl Acts {

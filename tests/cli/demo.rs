@@ -100,3 +100,68 @@ async fn dev_stays_up_and_takes_its_servers_along() {
         }
     }
 }
+
+/// The directories that a demonstration has made, and the processes to whom one of them, or its parent, is known.
+#[cfg(target_os = "linux")]
+fn left_in(folder: &std::path::Path) -> Vec<String> {
+    let named = folder.to_string_lossy();
+    let mut left: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().display().to_string())
+        .collect();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let read = |name| {
+            let bytes = std::fs::read(process.path().join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).replace('\0', " ")
+        };
+        let command = read("cmdline");
+        if command.contains(&*named) || read("environ").contains(&*named) {
+            let command: String = command.chars().take(200).collect();
+            left.push(format!("process {command}"));
+        }
+    }
+    left
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_interrupted_demo_leaves_no_process_and_no_directory() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let folder = TempDir::new().unwrap();
+        // PostgreSQL runs as somebody else, who has to get through.
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let scratch = folder.path().join("scratch");
+        std::fs::create_dir(&scratch).unwrap();
+        std::fs::set_permissions(&scratch, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        let mut command = twinbox(&folder);
+        command
+            .args(["demo", "--orders", "100000"])
+            .env("TMPDIR", &scratch)
+            .stdout(Stdio::null());
+        let mut running = Running::start(command, folder.path().join("log"));
+        let is = |left: &[String], program| {
+            left.iter()
+                .any(|one| one.starts_with("process") && one.contains(program))
+        };
+        // Both servers, and the process that is to be killed, which is told by its roles.
+        wait_until("the demonstration is under way", SOON, || {
+            let left = left_in(&scratch);
+            async move {
+                let all = ["nats-server ", "postgres ", " --worker "]
+                    .iter()
+                    .all(|program| is(&left, program));
+                all.then_some(()).ok_or(format!("{left:#?}"))
+            }
+        })
+        .await;
+        running.signal(signal);
+        let ended = running.end(SOON).await;
+        assert!(!ended.success(), "{signal:?}: {}", running.log());
+        wait_until("nothing is left", SOON, || {
+            let left = left_in(&scratch);
+            async move { left.is_empty().then_some(()).ok_or(format!("{left:?}")) }
+        })
+        .await;
+    }
+}

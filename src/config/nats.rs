@@ -1,7 +1,7 @@
 //! NATS.
 
 use super::{Check, SecretUrl, secret};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,7 +67,22 @@ impl Default for NatsSettings {
 }
 
 impl NatsSettings {
+    /// The servers of `url`, one by one.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &str> {
+        self.url
+            .expose_secret()
+            .split(',')
+            .map(str::trim)
+            .filter(|server| !server.is_empty())
+    }
+
     pub(super) fn validate(&self, check: &mut Check) {
+        let is_address = |server: &str| server.parse::<async_nats::ServerAddr>().is_ok();
+        check.require(
+            self.servers().next().is_some() && self.servers().all(is_address),
+            "url",
+            "must look like nats://host:4222, with commas between several",
+        );
         check.require(
             !self.publish_timeout.is_zero(),
             "publish_timeout",

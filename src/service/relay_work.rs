@@ -1,7 +1,7 @@
 //! The relay, under supervision.
 
 use super::foundation::Foundation;
-use crate::outbox::{Relay, RelayControl, RelayHealth};
+use crate::outbox::{Relay, RelayControl, RelayHealth, RelayRole};
 use crate::supervisor::{WorkContext, WorkError};
 use std::sync::Arc;
 
@@ -31,10 +31,14 @@ pub(super) async fn run(foundation: Arc<Foundation>, context: WorkContext) -> Re
 fn show(context: &WorkContext, health: &RelayHealth) {
     context.beat();
     context.busy(health.pending > 0);
-    context.in_hand(format!(
-        "outbox row {} settled, about {} pending",
-        health.position, health.pending
-    ));
+    context.in_hand(match health.role {
+        RelayRole::Starting => String::new(),
+        RelayRole::Standby => "standby: another instance publishes".to_owned(),
+        RelayRole::Leader => format!(
+            "leader: outbox row {} settled, about {} pending",
+            health.position, health.pending
+        ),
+    });
     match &health.reason {
         Some(reason) if !health.ready => context.not_ready(reason),
         _ => context.ready(),

@@ -95,6 +95,8 @@ async fn what_can_not_work_ends_with_78_and_says_why() {
     for (set, told) in [
         ("relay.window=0", "relay.window"),
         ("database.url=nonsense", "database.url"),
+        ("nats.url=", "nats.url"),
+        ("nats.url=http://broker", "nats.url"),
         ("run.roles=", "run.roles"),
     ] {
         let error = business.world.run(&["run", "--set", set]).await.error(78);

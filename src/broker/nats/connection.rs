@@ -98,23 +98,8 @@ impl Nats {
     }
 }
 
-/// The servers of `nats.url`, which has commas between them.
-fn addresses(settings: &NatsSettings) -> impl Iterator<Item = &str> {
-    settings
-        .url
-        .expose_secret()
-        .split(',')
-        .map(str::trim)
-        .filter(|address| !address.is_empty())
-}
-
 async fn connect(settings: &NatsSettings, name: &str) -> Result<Connection, BrokerError> {
-    let url = settings.url.expose_secret();
-    let servers: Vec<&str> = url
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-        .collect();
+    let servers: Vec<&str> = settings.servers().collect();
     let client = options(settings, name)
         .await?
         .connect(servers.as_slice())
@@ -154,7 +139,7 @@ async fn options(settings: &NatsSettings, name: &str) -> Result<ConnectOptions, 
         let seed = std::fs::read_to_string(path).map_err(|error| unreadable(&what, error))?;
         options = options.nkey(seed.trim().to_owned());
     }
-    for address in addresses(settings) {
+    for address in settings.servers() {
         // The client reads an address's user and password, but does not send them.
         let Ok(address) = address.parse::<ServerAddr>() else {
             continue;

@@ -21,10 +21,25 @@ pub(super) async fn run(
     let Some(nats) = foundation.broker(&context).await? else {
         return Ok(());
     };
-    let Some(subscription) = subscribe(&foundation, &nats, &consumer, &context).await? else {
-        return Ok(());
-    };
-    let control = ConsumerControl::new(context.drain().child_token());
+    while !context.is_draining() {
+        let Some(subscription) = subscribe(&foundation, &nats, &consumer, &context).await? else {
+            return Ok(());
+        };
+        consume(&foundation, &consumer, subscription, &context).await?;
+        context.resumed().await;
+    }
+    Ok(())
+}
+
+/// Until the service drains, or the consumer is paused.
+async fn consume(
+    foundation: &Foundation,
+    consumer: &Consumer,
+    subscription: Arc<dyn Subscription>,
+    context: &WorkContext,
+) -> Result<(), WorkError> {
+    let stop = context.drain().child_token();
+    let control = ConsumerControl::new(stop.clone());
     let mut health = control.health();
     let mut beats = 0;
     let running = consumer.run(&foundation.store, subscription, control);
@@ -37,8 +52,9 @@ pub(super) async fn run(
                 if std::mem::replace(&mut beats, health.beats) != health.beats {
                     context.beat();
                 }
-                show(&context, &health);
+                show(context, &health);
             },
+            () = context.paused(), if !stop.is_cancelled() => stop.cancel(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The relay, under supervision.
 
 use super::foundation::Foundation;
+use crate::broker::nats::Nats;
 use crate::outbox::{Relay, RelayControl, RelayHealth, RelayRole};
 use crate::supervisor::{WorkContext, WorkError};
 use std::sync::Arc;
@@ -12,8 +13,22 @@ pub(super) async fn run(foundation: Arc<Foundation>, context: WorkContext) -> Re
     let Some(nats) = foundation.broker(&context).await? else {
         return Ok(());
     };
-    let control = RelayControl::new(context.drain().clone());
-    let relay = Relay::new(foundation.store.clone(), nats, foundation.settings.relay.clone());
+    while !context.is_draining() {
+        publish(&foundation, &nats, &context).await?;
+        context.resumed().await;
+    }
+    Ok(())
+}
+
+/// Until the service drains, or the relay is paused: then another instance may take the lease.
+async fn publish(foundation: &Foundation, nats: &Arc<Nats>, context: &WorkContext) -> Result<(), WorkError> {
+    let stop = context.drain().child_token();
+    let control = RelayControl::new(stop.clone());
+    let relay = Relay::new(
+        foundation.store.clone(),
+        nats.clone(),
+        foundation.settings.relay.clone(),
+    );
     let mut health = control.health();
     let running = relay.run(control.clone());
     tokio::pin!(running);
@@ -21,9 +36,10 @@ pub(super) async fn run(foundation: Arc<Foundation>, context: WorkContext) -> Re
         tokio::select! {
             ended = &mut running => return ended.map_err(WorkError::failed),
             changed = health.changed() => if changed.is_ok() {
-                show(&context, &health.borrow_and_update());
+                show(context, &health.borrow_and_update());
             },
             () = context.nudged() => control.nudge(),
+            () = context.paused(), if !stop.is_cancelled() => stop.cancel(),
         }
     }
 }

@@ -155,6 +155,12 @@ impl WorkContext {
         self.child.is_paused()
     }
 
+    /// Returns when the work is paused. Safe to drop.
+    pub async fn paused(&self) {
+        // As below.
+        let _ = self.child.paused.subscribe().wait_for(|paused| *paused).await;
+    }
+
     /// Returns when the work is not paused or no longer so, or when it is to drain. Safe to drop.
     pub async fn resumed(&self) {
         let mut paused = self.child.paused.subscribe();

@@ -138,11 +138,21 @@ impl Shop {
 
     /// Waits until so many payments are booked.
     pub async fn until_booked(&self, wanted: usize) {
-        testing::wait_until("the payments are booked", DEADLINE, || async {
+        self.until("booking", wanted).await;
+    }
+
+    /// Waits until so many orders are charged.
+    pub async fn until_charged(&self, wanted: usize) {
+        self.until("charge", wanted).await;
+    }
+
+    async fn until(&self, table: &str, wanted: usize) {
+        let what = format!("{wanted} rows of {table}");
+        testing::wait_until(&what, DEADLINE, || async {
             // The database may be away.
-            match self.numbers("booking").await {
-                Ok(booked) if booked.len() >= wanted => Ok(()),
-                Ok(booked) => Err(format!("{} of {wanted}", booked.len())),
+            match self.numbers(table).await {
+                Ok(found) if found.len() >= wanted => Ok(()),
+                Ok(found) => Err(format!("{} rows", found.len())),
                 Err(error) => Err(error.to_string()),
             }
         })

@@ -88,18 +88,42 @@ fn part(service: &ServiceHandle, name: &str) -> ChildStatus {
 }
 
 #[tokio::test]
-async fn a_consumer_can_be_restarted() {
+async fn a_part_can_be_restarted_and_paused() {
     let shop = Shop::new().await;
     let service = shop.start().await;
+    let tree = service.tree();
     until_ready(&service).await;
-    let before = part(&service, "consumer/billing").generation;
-    service.tree().restart("consumer/billing").await.unwrap();
-    testing::wait_until("billing runs again", DEADLINE, || async {
-        part(&service, "consumer/billing").generation > before
-    })
-    .await;
+    for name in ["relay/default", "consumer/billing"] {
+        let before = part(&service, name).generation;
+        tree.restart(name).await.unwrap();
+        testing::wait_until("it runs again", DEADLINE, || async {
+            part(&service, name).generation > before
+        })
+        .await;
+    }
     shop.place(1..=10, Fate::Charged).await;
     shop.until_booked(10).await;
-    assert!(end(&service).await.is_clean());
-    shop.assert_once(1..=10).await;
+
+    // A paused ledger books nothing, and all the rest goes on.
+    tree.pause("consumer/ledger").await.unwrap();
+    testing::wait_until("the ledger has put down what it held", DEADLINE, || async {
+        part(&service, "consumer/ledger").in_hand.is_none()
+    })
+    .await;
+    shop.place(11..=20, Fate::Charged).await;
+    shop.until_charged(20).await;
+    assert_eq!(shop.booked().await.len(), 10);
+    tree.resume("consumer/ledger").await.unwrap();
+    shop.until_booked(20).await;
+
+    // A paused relay gives its lease to another instance.
+    tree.pause("relay/default").await.unwrap();
+    let other = shop.start().await;
+    testing::wait_until("the other one leads", DEADLINE, || async { leads(&other) }).await;
+    shop.place(21..=30, Fate::Charged).await;
+    shop.until_booked(30).await;
+    for service in [&other, &service] {
+        assert!(end(service).await.is_clean());
+    }
+    shop.assert_once(1..=30).await;
 }

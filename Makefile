@@ -29,6 +29,10 @@ test: setup ## Run the whole test suite against private servers
 	$(CARGO) test --locked --no-fail-fast --all-targets --features $(FEATURES)
 	$(CARGO) test --locked --doc --features $(FEATURES)
 
+.PHONY: memory
+memory: setup ## Measure how much memory `twinbox run` takes for a backlog of a million rows; some minutes
+	TWINBOX_TEST_BACKLOG=1000000 $(CARGO) test --locked --release --features $(FEATURES) --test cli -- memory --nocapture
+
 .PHONY: bench
 bench: setup ## Measure the pair against the limit and against what is written by hand; ROWS=50000 ROUNDS=5
 	$(CARGO) bench --locked --features testing

@@ -56,7 +56,7 @@ impl Launcher {
             run: record.clone(),
             drain: retire.clone(),
         };
-        let span = info_span!("child", name = %self.child.name, generation = record.generation);
+        let span = info_span!("child", child = %self.child.name, generation = record.generation);
         let work = self.work.clone();
         let ended = record.ended.clone().drop_guard();
         let task = async move {

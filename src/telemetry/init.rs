@@ -7,6 +7,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use std::io::IsTerminal as _;
 use std::time::Duration;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
@@ -49,7 +50,11 @@ impl Telemetry {
             .transpose()?;
         let traces = provider
             .as_ref()
-            .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer("twinbox")));
+            .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer("twinbox")))
+            // Its spans last as long as the process: they are for the log lines, and no part of a trace.
+            .with_filter(filter_fn(|span| {
+                !span.target().starts_with("twinbox::supervisor")
+            }));
         let colours =
             std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);

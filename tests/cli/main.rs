@@ -7,17 +7,20 @@
 
 mod business;
 mod child;
+mod collector;
 mod config;
 mod dead;
 mod demo;
 mod enqueue;
 mod foreign;
 mod help;
+mod memory;
 mod migrate;
 mod plain_sql;
 mod prune;
 mod run;
 mod status;
+mod telemetry;
 mod world;
 
 use std::time::Duration;

@@ -77,7 +77,6 @@ impl NatsSettings {
     }
 
     pub(super) fn validate(&self, check: &mut Check) {
-        let is_address = |server: &str| server.parse::<async_nats::ServerAddr>().is_ok();
         check.require(
             self.servers().next().is_some() && self.servers().all(is_address),
             "url",
@@ -119,5 +118,35 @@ impl NatsSettings {
             "tls_key_file",
             "goes with tls_cert_file, and that with it",
         );
+    }
+}
+
+/// Whether it can be the address of a server. The scheme may be left out.
+fn is_address(server: &str) -> bool {
+    let parsed = match server.contains("://") {
+        true => url::Url::parse(server),
+        false => url::Url::parse(&format!("nats://{server}")),
+    };
+    parsed.is_ok_and(|url| matches!(url.scheme(), "nats" | "tls" | "ws" | "wss") && url.has_host())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_address;
+
+    #[test]
+    fn addresses_have_a_host_and_a_scheme_of_nats() {
+        for good in [
+            "localhost",
+            "localhost:4222",
+            "nats://[::1]:4222",
+            "tls://u:p@broker",
+            "10.0.0.1:4222",
+        ] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in ["", "http://broker", "nats://", "nats://broker:port", "a b"] {
+            assert!(!is_address(bad), "{bad}");
+        }
     }
 }

@@ -27,7 +27,6 @@ pub struct Shop {
 pub enum Fate {
     #[default]
     Charged,
-    /// Takes its time.
     Slow,
     PanicsOnce,
     Panics,
@@ -218,6 +217,7 @@ impl BusinessActor for Billing {
         })?;
         match order.fate {
             Fate::Charged => {}
+            // How long a handler takes.
             Fate::Slow => tokio::time::sleep(Duration::from_millis(20)).await,
             Fate::PanicsOnce => {
                 let before = self.panics.fetch_add(1, Ordering::Relaxed);

@@ -17,7 +17,8 @@ use super::{find, log, random};
 pub use options::PostgresOptions;
 
 /// The superuser of a private PostgreSQL.
-const USER: &str = "twinbox";
+/// Not the name of the schema: PostgreSQL would then create what names no schema in it.
+const USER: &str = "app";
 /// The data directory's name. The guardian knows it too.
 const DATA: &str = "data";
 /// How long one look at whether it answers may take.

@@ -63,7 +63,7 @@ async fn both_servers_answer_to_their_urls_only() {
     make_stream(&context, &testing::unique("answers")).await.unwrap();
 
     let open_postgres = format!(
-        "postgres://twinbox@127.0.0.1:{}/postgres?sslmode=disable",
+        "postgres://app@127.0.0.1:{}/postgres?sslmode=disable",
         servers.postgres.port()
     );
     assert!(

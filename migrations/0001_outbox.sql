@@ -86,6 +86,17 @@ CREATE TABLE checkpoint (
 );
 CREATE INDEX checkpoint_newest ON checkpoint (relay, stream, id DESC);
 
+-- The last message that a relay knows to be acknowledged in a stream, saved with every move of its cursor: what the
+-- stream has to have, whoever holds the lease next. `stream_created` is unknown until it was asked for.
+CREATE TABLE relay_mark (
+    relay          text        NOT NULL REFERENCES relay ON DELETE CASCADE,
+    stream         text        NOT NULL,
+    sequence       bigint      NOT NULL,
+    dedup_id       text        NOT NULL,
+    stream_created timestamptz,
+    PRIMARY KEY (relay, stream)
+);
+
 -- The rules of src/message/rules.rs, for callers of any language.
 CREATE FUNCTION check_message(subject text, key text, headers jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$

@@ -27,6 +27,7 @@ mod leader;
 mod lease;
 mod log;
 mod look;
+mod marks;
 mod pace;
 mod pipeline;
 mod prune;

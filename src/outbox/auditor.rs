@@ -1,38 +1,20 @@
 //! Comparing the log with the streams: the broker may lose what it acknowledged.
 //!
 //! JetStream acknowledges before it syncs to disk, and a stream can be deleted, created anew or restored from an old
-//! backup. So the relay remembers, for each stream, the last message that was acknowledged there, and looks on every
+//! backup. So the relay remembers, for each stream, the last message that was acknowledged there ([`super::marks`]), and looks on every
 //! reconnect and from time to time whether it still is where it was. Comparing last sequences is not enough, since
 //! somebody may have published meanwhile.
 
 use super::checkpoint::{self, Checkpoint, Met};
 use super::deliver::Delivered;
-use super::row::DedupId;
+use super::marks::{Mark, Marks};
 use super::term::{Term, TermError};
 use crate::broker::{BrokerError, Publisher, StreamState};
-use crate::store::{Store, StoreError};
-use std::collections::HashMap;
+use crate::store::Store;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
-
-/// The last message that was acknowledged in a stream.
-#[derive(Clone, Debug)]
-struct Mark {
-    sequence: u64,
-    dedup_id: String,
-    /// When the stream was created, once it was asked.
-    created: Option<OffsetDateTime>,
-    /// The stream was absent when it was asked for last.
-    absent: bool,
-}
-
-/// The same while messages are published, without making a text of each id.
-#[derive(Clone, Copy, Debug)]
-struct Latest {
-    sequence: u64,
-    dedup_id: DedupId,
-}
 
 /// A stream that has lost something.
 #[derive(Debug)]
@@ -58,8 +40,9 @@ pub(crate) struct Auditor {
     publisher: Arc<dyn Publisher>,
     relay: String,
     interval: Duration,
-    marks: HashMap<String, Mark>,
-    latest: HashMap<String, Latest>,
+    marks: Arc<Marks>,
+    /// Streams that were absent when they were asked for last.
+    absent: HashSet<String>,
     /// The connection for which the last comparison was made.
     connections: u64,
     audited: Option<Instant>,
@@ -69,60 +52,36 @@ pub(crate) struct Auditor {
 }
 
 impl Auditor {
-    /// Begins with the newest checkpoints.
-    pub(crate) async fn load(
+    pub(crate) fn new(
         store: &Store,
         publisher: Arc<dyn Publisher>,
         relay: &str,
         interval: Duration,
-    ) -> Result<Self, StoreError> {
-        let mut connection = store.pool().acquire().await?;
-        let newest = checkpoint::newest(&mut connection, store, relay).await?;
-        let marks = newest
-            .into_iter()
-            .map(|checkpoint| (checkpoint.met.stream.clone(), mark_of(&checkpoint.met)))
-            .collect();
-        Ok(Self {
+        marks: Arc<Marks>,
+    ) -> Self {
+        Self {
             store: store.clone(),
             publisher,
             relay: relay.to_owned(),
             interval,
             marks,
-            latest: HashMap::new(),
+            absent: HashSet::new(),
             connections: 0,
             audited: None,
             checkpointed: None,
             complained: false,
-        })
-    }
-
-    /// A message was acknowledged.
-    pub(crate) fn note(&mut self, delivered: &Delivered) {
-        let known = self.latest.get_mut(&delivered.stream);
-        let (sequence, dedup_id) = (delivered.sequence, delivered.dedup_id);
-        match known {
-            Some(latest) if latest.sequence >= sequence => {}
-            Some(latest) => *latest = Latest { sequence, dedup_id },
-            None => {
-                let above = self
-                    .marks
-                    .get(&delivered.stream)
-                    .is_none_or(|mark| mark.sequence < sequence);
-                if above {
-                    self.latest
-                        .insert(delivered.stream.clone(), Latest { sequence, dedup_id });
-                }
-            }
         }
     }
 
+    /// A message was acknowledged.
+    pub(crate) fn note(&self, delivered: &Delivered) {
+        self.marks.note(delivered);
+    }
+
     /// The last sequences acknowledged by now: what is stored from now on has higher ones.
-    pub(crate) fn sequences(&mut self) -> HashMap<String, u64> {
-        self.absorb();
-        self.marks
-            .iter()
-            .map(|(stream, mark)| (stream.clone(), mark.sequence))
-            .collect()
+    pub(crate) fn sequences(&self) -> HashMap<String, u64> {
+        let marks = self.marks.all().into_iter();
+        marks.map(|(stream, mark)| (stream, mark.sequence)).collect()
     }
 
     /// Whether the connection was made anew since the last comparison.
@@ -140,27 +99,23 @@ impl Auditor {
 
     /// Compares. A stream that is absent has lost nothing yet: where would it be published again?
     pub(crate) async fn audit(&mut self) -> Verdict {
-        self.absorb();
         let connections = self.publisher.connections();
         let mut losses = Vec::new();
-        for (stream, mark) in &mut self.marks {
-            let state = match self.publisher.stream_state(stream).await {
+        for (stream, mark) in self.marks.all() {
+            let state = match self.publisher.stream_state(&stream).await {
                 Ok(Some(state)) => state,
                 Ok(None) => {
-                    if !std::mem::replace(&mut mark.absent, true) {
+                    if self.absent.insert(stream.clone()) {
                         tracing::warn!(stream, "a stream that was published to is gone");
                     }
                     continue;
                 }
                 Err(error) => return Verdict::Unknown(error),
             };
-            mark.absent = false;
-            match lost(&*self.publisher, &state, mark).await {
-                Ok(None) => mark.created = Some(state.id.created),
-                Ok(Some(why)) => losses.push(Loss {
-                    stream: stream.clone(),
-                    why,
-                }),
+            self.absent.remove(&stream);
+            match lost(&*self.publisher, &state, &mark).await {
+                Ok(None) => self.marks.is_created(&stream, state.id.created),
+                Ok(Some(why)) => losses.push(Loss { stream, why }),
                 Err(error) => return Verdict::Unknown(error),
             }
         }
@@ -195,15 +150,14 @@ impl Auditor {
         if self.checkpointed.as_ref() == Some(&settled) {
             return Ok(());
         }
-        let met: Vec<Met> = self
-            .marks
-            .iter()
+        let marks = self.marks.all().into_iter();
+        let met: Vec<Met> = marks
             .filter_map(|(stream, mark)| {
                 Some(Met {
-                    stream: stream.clone(),
+                    stream,
                     created: mark.created?,
                     sequence: mark.sequence,
-                    dedup_id: mark.dedup_id.clone(),
+                    dedup_id: mark.dedup_id,
                 })
             })
             .collect();
@@ -217,7 +171,6 @@ impl Auditor {
     /// Goes back in the log to the newest checkpoint that holds for every stream that lost something. `false`: the broker
     /// could not be asked; nothing was done.
     pub(crate) async fn recover(&mut self, losses: &[Loss], term: &mut Term) -> Result<bool, TermError> {
-        self.absorb();
         let mut back_to: Option<Option<Checkpoint>> = None;
         let mut marks: Vec<(String, Option<Mark>)> = Vec::new();
         for loss in losses {
@@ -237,13 +190,7 @@ impl Auditor {
         let Some(back_to) = back_to else {
             return Ok(true);
         };
-        term.rewind(back_to.as_ref()).await?;
-        for (stream, mark) in marks {
-            match mark {
-                Some(mark) => self.marks.insert(stream, mark),
-                None => self.marks.remove(&stream),
-            };
-        }
+        term.rewind(back_to.as_ref(), &marks).await?;
         self.checkpointed = None;
         for loss in losses {
             tracing::error!(
@@ -277,28 +224,10 @@ impl Auditor {
         }
         Ok(Ok(None))
     }
-
-    fn absorb(&mut self) {
-        for (stream, latest) in self.latest.drain() {
-            let created = self.marks.get(&stream).and_then(|mark| mark.created);
-            let mark = Mark {
-                sequence: latest.sequence,
-                dedup_id: latest.dedup_id.text(),
-                created,
-                absent: false,
-            };
-            self.marks.insert(stream, mark);
-        }
-    }
 }
 
 fn mark_of(met: &Met) -> Mark {
-    Mark {
-        sequence: met.sequence,
-        dedup_id: met.dedup_id.clone(),
-        created: Some(met.created),
-        absent: false,
-    }
+    Mark::new(met.sequence, met.dedup_id, Some(met.created))
 }
 
 /// Why a message that was acknowledged is not where it was, if so.
@@ -324,7 +253,7 @@ async fn lost(
         return Ok(None);
     }
     match publisher.dedup_id_at(&state.id.name, mark.sequence).await {
-        Ok(Some(found)) if found != mark.dedup_id => Ok(Some(format!(
+        Ok(Some(found)) if found != mark.dedup_id.text() => Ok(Some(format!(
             "another message stands at {} than was acknowledged",
             mark.sequence
         ))),

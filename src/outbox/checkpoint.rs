@@ -2,6 +2,7 @@
 
 use super::cursor::Reach;
 use super::relay_table::snapshot_of;
+use super::row::DedupId;
 use crate::store::Store;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
@@ -25,7 +26,7 @@ pub(crate) struct Met {
     pub(crate) stream: String,
     pub(crate) created: OffsetDateTime,
     pub(crate) sequence: u64,
-    pub(crate) dedup_id: String,
+    pub(crate) dedup_id: DedupId,
 }
 
 const COLUMNS: &str = "id, stream, stream_created, sequence, dedup_id, settled::text, floor";
@@ -48,29 +49,13 @@ pub(crate) async fn insert(
         .bind(&met.stream)
         .bind(met.created)
         .bind(i64::try_from(met.sequence).unwrap_or(i64::MAX))
-        .bind(&met.dedup_id)
+        .bind(met.dedup_id.text())
         .bind(settled.snapshot.to_string())
         .bind(settled.floor)
         .execute(&mut *connection)
         .await?;
     }
     Ok(())
-}
-
-/// The newest of each stream.
-pub(crate) async fn newest(
-    connection: &mut PgConnection,
-    store: &Store,
-    relay: &str,
-) -> sqlx::Result<Vec<Checkpoint>> {
-    let rows = sqlx::query(store.sql(&format!(
-        "SELECT DISTINCT ON (stream) {COLUMNS} FROM {{s}}.checkpoint WHERE relay = $1 ORDER BY stream, id DESC"
-    )))
-    .persistent(false)
-    .bind(relay)
-    .fetch_all(connection)
-    .await?;
-    rows.iter().map(checkpoint_of).collect()
 }
 
 /// All of a stream, the newest first.
@@ -163,7 +148,7 @@ fn checkpoint_of(row: &PgRow) -> sqlx::Result<Checkpoint> {
             stream: row.try_get("stream")?,
             created: row.try_get("stream_created")?,
             sequence: u64::try_from(sequence).unwrap_or(0),
-            dedup_id: row.try_get("dedup_id")?,
+            dedup_id: DedupId::of_text(row.try_get("dedup_id")?),
         },
         reach: Reach {
             snapshot: snapshot_of(row, "settled")?,

@@ -16,7 +16,7 @@ use super::term::{Found, Progress, Term, TermError};
 use crate::broker::Publisher;
 use crate::config::RelaySettings;
 use crate::dead_letter::Table;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
@@ -61,23 +61,23 @@ pub(crate) struct Leader<'a> {
 }
 
 impl<'a> Leader<'a> {
-    pub(crate) async fn new(
+    pub(crate) fn new(
         store: &'a Store,
         settings: &'a RelaySettings,
         control: &'a RelayControl,
         publisher: &'a Arc<dyn Publisher>,
         letters: &'a Table,
         term: Term,
-    ) -> Result<Self, StoreError> {
-        let auditor = Auditor::load(
+    ) -> Self {
+        let auditor = Auditor::new(
             store,
             publisher.clone(),
             &settings.name,
             settings.checkpoint_interval,
-        )
-        .await?;
+            term.marks(),
+        );
         let last_id = term.cursor().target.as_ref().map_or(0, |target| target.floor);
-        Ok(Self {
+        Self {
             store,
             settings,
             control,
@@ -100,7 +100,7 @@ impl<'a> Leader<'a> {
             released_through: String::new(),
             released: None,
             floor_moved: Instant::now(),
-        })
+        }
     }
 
     /// Leads until the relay is to end; then the cursor is saved and the lease given back.

@@ -183,19 +183,15 @@ impl Relay {
             health.role = RelayRole::Leader;
             health.epoch = epoch;
         });
-        let led = match Leader::new(
+        let mut leader = Leader::new(
             &self.store,
             &self.settings,
             control,
             &self.publisher,
             &self.letters,
             term,
-        )
-        .await
-        {
-            Ok(mut leader) => leader.lead().await,
-            Err(error) => Err(error.into()),
-        };
+        );
+        let led = leader.lead().await;
         control.update(|health| {
             health.role = RelayRole::Standby;
             health.asleep = false;

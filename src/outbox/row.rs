@@ -56,6 +56,15 @@ impl DedupId {
             renewal => format!("{}:r{renewal}", self.message_id),
         }
     }
+
+    /// What a text of [`Self::text`] says. Of any other text, an id that no message has.
+    pub(crate) fn of_text(text: &str) -> Self {
+        let (id, renewal) = text.split_once(":r").unwrap_or((text, "0"));
+        match (Uuid::parse_str(id), renewal.parse()) {
+            (Ok(message_id), Ok(renewal)) => Self { message_id, renewal },
+            _ => Self::first(Uuid::nil()),
+        }
+    }
 }
 
 /// Faster than formatting: it is done twice a message.
@@ -239,6 +248,9 @@ mod tests {
     fn renewed_ids_tell_themselves_apart() {
         let id = DedupId::first(Uuid::nil());
         assert_eq!(id.text(), Uuid::nil().to_string());
-        assert_eq!(id.next().next().text(), format!("{}:r2", Uuid::nil()));
+        let renewed = DedupId::first(Uuid::max()).next().next();
+        assert_eq!(renewed.text(), format!("{}:r2", Uuid::max()));
+        assert_eq!(DedupId::of_text(&renewed.text()), renewed);
+        assert_eq!(DedupId::of_text("x:r2"), id);
     }
 }

@@ -7,6 +7,7 @@ use super::checkpoint::{self, Checkpoint};
 use super::cursor::{Cursor, Reach};
 use super::lease::{LeaseClock, renewal};
 use super::look::Look;
+use super::marks::{self, Mark, Marks};
 use super::relay_table::{RelayTable, Saving, Taken};
 use crate::store::{Store, StoreError};
 use sqlx::{Postgres, Transaction};
@@ -59,7 +60,8 @@ pub(crate) struct Progress {
 impl Progress {
     /// All rows up to this id are settled; so many of them were published.
     pub(crate) fn advance(&self, position: i64, published: i64) {
-        self.position.store(position, Ordering::Relaxed);
+        // After the marks of what it covers, for whoever reads it and then them.
+        self.position.store(position, Ordering::Release);
         self.published_beside(published);
     }
 
@@ -75,7 +77,7 @@ impl Progress {
     }
 
     pub(crate) fn position(&self) -> i64 {
-        self.position.load(Ordering::Relaxed)
+        self.position.load(Ordering::Acquire)
     }
 }
 
@@ -102,6 +104,7 @@ pub(crate) struct Term {
     lease: Duration,
     clock: Arc<LeaseClock>,
     progress: Arc<Progress>,
+    marks: Arc<Marks>,
     cursor: Cursor,
     verify_through: i64,
     /// As the row has it.
@@ -124,14 +127,24 @@ impl Term {
         let mut transaction = store.begin_with(BEGIN).await?;
         table.create(&mut transaction).await?;
         let taken = table.take(&mut transaction, holder, lease).await?;
-        if taken.is_some() {
-            table.wake(&mut transaction).await?;
-        }
+        let Some(taken) = taken else {
+            transaction.commit().await?;
+            return Ok(None);
+        };
+        table.wake(&mut transaction).await?;
+        let marks = Marks::load(&mut transaction, store, table.name()).await?;
         transaction.commit().await?;
-        Ok(taken.map(|taken| Self::new(store, table, lease, asked, taken)))
+        Ok(Some(Self::new(store, table, lease, asked, taken, marks)))
     }
 
-    fn new(store: &Store, table: &RelayTable, lease: Duration, asked: Instant, taken: Taken) -> Self {
+    fn new(
+        store: &Store,
+        table: &RelayTable,
+        lease: Duration,
+        asked: Instant,
+        taken: Taken,
+        marks: Marks,
+    ) -> Self {
         let progress = Progress::default();
         progress.advance(taken.cursor.position, 0);
         Self {
@@ -142,6 +155,7 @@ impl Term {
             lease,
             clock: Arc::new(LeaseClock::new(asked, lease)),
             progress: Arc::new(progress),
+            marks: Arc::new(marks),
             saved: taken.cursor.clone(),
             cursor: taken.cursor,
             verify_through: taken.verify_through,
@@ -161,6 +175,10 @@ impl Term {
 
     pub(crate) fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
+    }
+
+    pub(crate) fn marks(&self) -> Arc<Marks> {
+        self.marks.clone()
     }
 
     pub(crate) fn cursor(&self) -> &Cursor {
@@ -223,6 +241,10 @@ impl Term {
         let Some(snapshot) = snapshot else {
             return Err(self.over());
         };
+        let marks = self
+            .marks
+            .save(&mut transaction, &self.store, self.table.name())
+            .await?;
         if self.asleep {
             self.table.wake(&mut transaction).await?;
         }
@@ -231,6 +253,7 @@ impl Term {
         self.cursor.target = Some(Reach { snapshot, floor });
         self.cursor.position = 0;
         self.progress.advance(0, 0);
+        self.marks.are_saved(&marks);
         self.is_saved(asked, saving);
         Ok(())
     }
@@ -248,16 +271,28 @@ impl Term {
         self.note_position();
         self.is_unsure = true;
         let mut transaction = self.store.begin_with(BEGIN_LAZY).await?;
+        let marks = self.write(&mut transaction, saving).await?;
+        transaction.commit().await?;
+        self.marks.are_saved(&marks);
+        self.is_saved(asked, saving);
+        Ok(())
+    }
+
+    /// Writes cursor and marks, and prolongs the lease.
+    async fn write(
+        &self,
+        transaction: &mut Transaction<'static, Postgres>,
+        saving: Saving,
+    ) -> Result<Vec<(String, Mark)>, TermError> {
         let held = self
             .table
-            .save(&mut transaction, self.epoch, &self.cursor, saving)
+            .save(&mut *transaction, self.epoch, &self.cursor, saving)
             .await?;
         if !held {
             return Err(self.over());
         }
-        transaction.commit().await?;
-        self.is_saved(asked, saving);
-        Ok(())
+        let marks = self.marks.save(transaction, &self.store, self.table.name());
+        Ok(marks.await?)
     }
 
     /// The same where there is something to save, or the lease is due.
@@ -270,8 +305,13 @@ impl Term {
         }
     }
 
-    /// Goes back in the log to where a checkpoint was taken, or to the beginning. The checkpoints after it go.
-    pub(crate) async fn rewind(&mut self, to: Option<&Checkpoint>) -> Result<(), TermError> {
+    /// Goes back in the log to where a checkpoint was taken, or to the beginning. The checkpoints after it go. `marks`: what the
+    /// streams that lost something still have, as far as it is known.
+    pub(crate) async fn rewind(
+        &mut self,
+        to: Option<&Checkpoint>,
+        marks: &[(String, Option<Mark>)],
+    ) -> Result<(), TermError> {
         let asked = Instant::now();
         let saving = self.saving();
         let reach = to.map_or_else(Reach::beginning, |checkpoint| checkpoint.reach.clone());
@@ -286,7 +326,11 @@ impl Term {
         };
         let last_kept = to.map_or(0, |checkpoint| checkpoint.id);
         checkpoint::delete_after(&mut transaction, &self.store, self.table.name(), last_kept).await?;
+        marks::replace(&mut transaction, &self.store, self.table.name(), marks).await?;
         transaction.commit().await?;
+        for (stream, mark) in marks {
+            self.marks.set(stream, *mark);
+        }
         self.verify_through = verify_through;
         self.cursor = Cursor {
             settled: reach,
@@ -305,17 +349,12 @@ impl Term {
         let saving = self.saving();
         let mut transaction = self.store.begin_with(BEGIN_LAZY).await?;
         // The cursor goes with it, so that no checkpoint is ever ahead of it.
-        let held = self
-            .table
-            .save(&mut transaction, self.epoch, &self.cursor, saving)
-            .await?;
-        if !held {
-            return Err(self.over());
-        }
+        let marks = self.write(&mut transaction, saving).await?;
         let relay = self.table.name();
         checkpoint::insert(&mut transaction, &self.store, relay, &self.cursor.settled, met).await?;
         checkpoint::trim(&mut transaction, &self.store, relay).await?;
         transaction.commit().await?;
+        self.marks.are_saved(&marks);
         self.is_saved(asked, saving);
         Ok(())
     }
@@ -335,12 +374,8 @@ impl Term {
         let saving = self.saving();
         self.note_position();
         let mut transaction = self.store.begin_with(BEGIN).await?;
-        let held = self
-            .table
-            .save(&mut transaction, self.epoch, &self.cursor, saving)
-            .await?
-            && self.table.release(&mut transaction, self.epoch).await?;
-        if !held {
+        self.write(&mut transaction, saving).await?;
+        if !self.table.release(&mut transaction, self.epoch).await? {
             return Err(self.over());
         }
         self.table.wake(&mut transaction).await?;

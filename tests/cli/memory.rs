@@ -41,7 +41,7 @@ async fn a_drained_backlog_takes_little_memory() {
     let mut running = business.start(&["--set", "telemetry.log=warn"]);
     business.wait_for_within(backlog, DEADLINE).await;
     let peak = peak_kb(&running);
-    println!("{backlog} rows drained; at most {peak} kB held");
+    eprintln!("{backlog} rows drained; at most {peak} kB held");
     assert!(peak < MOST_KB, "{peak} kB");
     assert_eq!(
         running.terminate(DEADLINE).await.code(),

@@ -130,6 +130,40 @@ async fn a_reconnect_is_the_occasion_to_compare() {
     relay.drain().await;
 }
 
+/// What was acknowledged is known to the next relay, too, although no checkpoint was taken since.
+#[tokio::test]
+async fn a_loss_while_no_relay_runs_is_noticed_by_the_next() {
+    for orderly in [true, false] {
+        let mut server = Restorable::start().await;
+        let mut bench = Bench::on(testing::fresh_database().await, server.nats.url()).await;
+        let relay = bench.leader().await;
+        bench
+            .enqueue_all((0..50).map(|number| bench.message(number)))
+            .await;
+        bench.stored(50).await;
+        bench.has_checkpoint_at(50).await;
+        relay.drain().await;
+        server.back_up().await;
+
+        bench.settings.checkpoint_interval = Duration::from_secs(3600);
+        let relay = bench.leader().await;
+        bench
+            .enqueue_all((50..80).map(|number| bench.message(number)))
+            .await;
+        bench.stored(80).await;
+        bench.is_settled().await;
+        if orderly {
+            relay.drain().await;
+        } else {
+            relay.drop_it();
+        }
+        server.restore().await;
+        let relay = bench.leader().await;
+        bench.all_numbers_are_stored(80).await;
+        relay.drain().await;
+    }
+}
+
 #[tokio::test]
 async fn a_tail_that_others_have_filled_up_is_noticed_by_the_ids() {
     let mut server = Restorable::start().await;
@@ -233,6 +267,9 @@ async fn a_duplicate_that_is_gone_is_published_under_a_fresh_id() {
         .unwrap();
     bench
         .execute("UPDATE twinbox.checkpoint SET sequence = 1000")
+        .await;
+    bench
+        .execute("UPDATE twinbox.relay_mark SET sequence = 1000")
         .await;
     let relay = bench.leader().await;
     let stored = bench.stored(50).await;

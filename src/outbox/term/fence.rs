@@ -6,6 +6,7 @@ use super::{Term, TermError};
 use crate::config::DatabaseSettings;
 use crate::outbox::checkpoint::Met;
 use crate::outbox::relay_table::RelayTable;
+use crate::outbox::row::DedupId;
 use crate::store::{Store, migrate};
 use crate::testing::{self, wait_until};
 use std::time::Duration;
@@ -65,7 +66,7 @@ async fn no_write_of_a_former_holder_changes_anything() {
         stream: "ORDERS".to_owned(),
         created: OffsetDateTime::UNIX_EPOCH,
         sequence: 1,
-        dedup_id: "one".to_owned(),
+        dedup_id: DedupId::first(uuid::Uuid::nil()),
     }];
     for write in 0..7 {
         let mut first = take_in_the_end(&store, &table, "first").await;
@@ -74,7 +75,7 @@ async fn no_write_of_a_former_holder_changes_anything() {
         let refused = match write {
             0 => first.save().await,
             1 => first.aim(0).await,
-            2 => first.rewind(None).await,
+            2 => first.rewind(None, &[]).await,
             3 => first.take_checkpoints(&met).await,
             4 => first.begin_fenced().await.map(drop),
             5 => first.fall_asleep().await,

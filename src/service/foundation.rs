@@ -2,10 +2,11 @@
 
 use crate::broker::nats::Nats;
 use crate::broker::{BrokerError, Publisher as _};
-use crate::config::Settings;
+use crate::config::{Settings, StreamSettings};
 use crate::store::{self, Fault, Store, StoreError};
 use crate::supervisor::{WorkContext, WorkError};
 use backon::BackoffBuilder as _;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -15,6 +16,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// How often a stream is asked for while there is a connection. Then it is taken for a missing permission, and what can run
 /// without runs.
 const STREAM_TRIES: usize = 3;
+/// How often the relay looks whether the streams of the settings are there. Much shorter than its grace time for subjects that
+/// no stream covers.
+const STREAM_LOOK: Duration = Duration::from_secs(5);
 
 pub(super) struct Foundation {
     pub(super) settings: Settings,
@@ -89,8 +93,7 @@ impl Foundation {
         }
         for stream in &self.settings.streams {
             for attempt in 1..=STREAM_TRIES {
-                match nats.ensure_stream(stream, self.relay_retry()).await {
-                    Ok(findings) => findings.iter().for_each(|finding| finding.log()),
+                match self.ensure_stream(&nats, stream).await {
                     Err(BrokerError::Unavailable(_)) if attempt < STREAM_TRIES && !context.is_draining() => {
                         pause(context, &mut pauses).await;
                         continue;
@@ -98,11 +101,34 @@ impl Foundation {
                     Err(error) => {
                         tracing::error!(stream = stream.name, %error, "the stream could not be checked")
                     }
+                    Ok(()) => {}
                 }
                 break;
             }
         }
         Ok(Some(nats))
+    }
+
+    async fn ensure_stream(&self, nats: &Nats, stream: &StreamSettings) -> Result<(), BrokerError> {
+        let findings = nats.ensure_stream(stream, self.relay_retry()).await?;
+        findings.iter().for_each(|finding| finding.log());
+        Ok(())
+    }
+
+    /// Makes streams of the settings anew that somebody deleted, for ever. What they held is published again by the relay.
+    pub(super) async fn keep_streams(&self, nats: &Nats) -> Infallible {
+        loop {
+            tokio::time::sleep(STREAM_LOOK).await;
+            for stream in &self.settings.streams {
+                // What can't be asked now is asked again.
+                if let Ok(None) = nats.stream_state(&stream.name).await {
+                    tracing::error!(stream = stream.name, "the stream is gone: creating it anew");
+                    if let Err(error) = self.ensure_stream(nats, stream).await {
+                        tracing::error!(stream = stream.name, %error, "the stream could not be created");
+                    }
+                }
+            }
+        }
     }
 
     /// How long after its first copy the relay may publish a message again in ordinary operation: a takeover, then one

@@ -31,7 +31,8 @@ async fn publish(foundation: &Foundation, nats: &Arc<Nats>, context: &WorkContex
     );
     let mut health = control.health();
     let running = relay.run(control.clone());
-    tokio::pin!(running);
+    let streams = foundation.keep_streams(nats);
+    tokio::pin!(running, streams);
     loop {
         tokio::select! {
             ended = &mut running => return ended.map_err(WorkError::failed),
@@ -39,6 +40,7 @@ async fn publish(foundation: &Foundation, nats: &Arc<Nats>, context: &WorkContex
                 show(context, &health.borrow_and_update());
             },
             () = context.nudged() => control.nudge(),
+            never = &mut streams => match never {},
             () = context.paused(), if !stop.is_cancelled() => stop.cancel(),
         }
     }

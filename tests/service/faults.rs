@@ -108,6 +108,24 @@ async fn it_is_not_ready_while_a_server_is_away_and_loses_nothing() {
     assert_eq!(dead.unwrap().len(), 0);
 }
 
+#[tokio::test]
+async fn a_stream_that_somebody_deletes_is_made_anew_and_filled_again() {
+    let shop = Shop::new().await;
+    let service = shop.start().await;
+    shop.place(1..=20, Fate::Charged).await;
+    shop.until_booked(20).await;
+    shop.delete_stream().await;
+    shop.place(21..=40, Fate::Charged).await;
+    shop.until_booked(40).await;
+    // Everything that the log has is in the stream again, and took no second effect.
+    shop.until_stored(80).await;
+    until_ready(&service).await;
+    service.drain();
+    assert!(service.wait().await.is_clean());
+    shop.assert_once(1..=40).await;
+    shop.assert_in_order().await;
+}
+
 async fn until_not_ready(service: &ServiceHandle, why: &str) {
     testing::wait_until("not ready", DEADLINE, || async {
         let parts = service.observe();

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use twinbox::broker::Publisher as _;
+use twinbox::broker::nats::Nats;
 use twinbox::config::{ConsumerSettings, Settings, StreamSettings};
 use twinbox::embedded::PrivateServers;
 use twinbox::inbox::{BusinessActor, Consumer, Event, HandlerError, InboxTransaction};
@@ -153,6 +155,30 @@ impl Shop {
                 Ok(found) if found.len() >= wanted => Ok(()),
                 Ok(found) => Err(format!("{} rows", found.len())),
                 Err(error) => Err(error.to_string()),
+            }
+        })
+        .await;
+    }
+
+    async fn nats(&self) -> Arc<Nats> {
+        Nats::connect(&self.settings.nats, "shop").await.unwrap()
+    }
+
+    pub async fn delete_stream(&self) {
+        let nats = self.nats().await;
+        testing::wait_until("the stream is deleted", DEADLINE, || async {
+            nats.jetstream().delete_stream(&self.stream).await
+        })
+        .await;
+    }
+
+    /// Waits until so many messages are in the stream.
+    pub async fn until_stored(&self, wanted: u64) {
+        let nats = self.nats().await;
+        testing::wait_until("the messages are in the stream", DEADLINE, || async {
+            match nats.stream_state(&self.stream).await {
+                Ok(Some(state)) if state.last_sequence >= wanted => Ok(()),
+                seen => Err(format!("{seen:?}")),
             }
         })
         .await;

@@ -26,8 +26,7 @@ demo: setup ## Run the example pair on private servers, with duplicates and cras
 
 .PHONY: test
 test: setup ## Run the whole test suite against private servers
-	$(CARGO) test --locked --no-fail-fast --all-targets --features $(FEATURES)
-	$(CARGO) test --locked --doc --features $(FEATURES)
+	$(CARGO) test --locked --no-fail-fast --features $(FEATURES)
 
 .PHONY: memory
 memory: setup ## Measure how much memory `twinbox run` takes for a backlog of a million rows; some minutes

@@ -13,7 +13,7 @@ fn example() -> PathBuf {
     let written = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
     assert!(
         written(&example) > written(Path::new(source)),
-        "{} is not there or old: cargo build --all-targets, with the features of this test",
+        "{} is not there or old: cargo build --examples, with the features of this test",
         example.display()
     );
     example

@@ -213,6 +213,7 @@ impl Consumer {
         while let Some(task) = tasks.join_next().await {
             panic = panic.or(task.err());
         }
+        control.holds(0);
         if let Err(error) = subscription.flush().await {
             tracing::warn!(consumer = self.settings.name, %error, "the last acknowledgements may not be out");
         }

@@ -26,6 +26,7 @@ pub(super) async fn run(
             return Ok(());
         };
         consume(&foundation, &consumer, subscription, &context).await?;
+        context.put_down();
         context.resumed().await;
     }
     Ok(())

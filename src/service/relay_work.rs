@@ -15,6 +15,7 @@ pub(super) async fn run(foundation: Arc<Foundation>, context: WorkContext) -> Re
     };
     while !context.is_draining() {
         publish(&foundation, &nats, &context).await?;
+        context.put_down();
         context.resumed().await;
     }
     Ok(())

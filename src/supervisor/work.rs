@@ -196,4 +196,10 @@ impl WorkContext {
     pub fn in_hand(&self, text: impl Into<String>) {
         self.run.set_in_hand(text.into());
     }
+
+    /// Says that nothing is in hand, such as before a pause: not [`busy`](Self::busy), and nothing to leave behind.
+    pub fn put_down(&self) {
+        self.busy(false);
+        self.in_hand("");
+    }
 }

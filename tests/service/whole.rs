@@ -118,6 +118,10 @@ async fn a_part_can_be_restarted_and_paused() {
 
     // A paused relay gives its lease to another instance.
     tree.pause("relay/default").await.unwrap();
+    testing::wait_until("the relay has put down what it held", DEADLINE, || async {
+        part(&service, "relay/default").in_hand.is_none()
+    })
+    .await;
     let other = shop.start().await;
     testing::wait_until("the other one leads", DEADLINE, || async { leads(&other) }).await;
     shop.place(21..=30, Fate::Charged).await;
@@ -126,4 +130,20 @@ async fn a_part_can_be_restarted_and_paused() {
         assert!(end(service).await.is_clean());
     }
     shop.assert_once(1..=30).await;
+}
+
+#[tokio::test]
+async fn a_pause_shows_nothing_in_hand() {
+    let shop = Shop::new().await;
+    let service = shop.start().await;
+    until_ready(&service).await;
+    let holds = || part(&service, "consumer/billing").in_hand;
+    shop.place(1..=100, Fate::Slow).await;
+    testing::wait_until("orders are in hand", DEADLINE, || async { holds().is_some() }).await;
+    service.tree().pause("consumer/billing").await.unwrap();
+    testing::wait_until("they are put down", DEADLINE, || async { holds().is_none() }).await;
+    service.tree().resume("consumer/billing").await.unwrap();
+    shop.until_booked(100).await;
+    assert!(end(&service).await.is_clean());
+    shop.assert_once(1..=100).await;
 }

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
 
@@ -138,7 +139,7 @@ pub trait Publisher: Send + Sync {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Position {
     /// The stream.
-    pub stream: StreamId,
+    pub stream: Arc<StreamId>,
     /// The message's number in it.
     pub sequence: u64,
     /// When the broker stored it.

@@ -88,14 +88,14 @@ impl Message {
 
     /// Adds a header.
     #[must_use]
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
         self.headers.append(name, value);
         self
     }
 
     /// Names the kind of event, by which a consumer may route.
     #[must_use]
-    pub fn kind(self, kind: impl Into<String>) -> Self {
+    pub fn kind(self, kind: impl AsRef<str>) -> Self {
         self.header(header::KIND, kind)
     }
 

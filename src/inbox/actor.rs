@@ -2,6 +2,7 @@
 
 use super::envelope::{Envelope, Event};
 use super::handler_error::HandlerError;
+use super::sort::Handed;
 use super::transaction::InboxTransaction;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -93,7 +94,7 @@ pub(super) trait AnyActor: Send {
 
     fn handle<'a>(
         &'a mut self,
-        events: Vec<(Envelope, Decoded)>,
+        events: Vec<Handed>,
         transaction: &'a mut InboxTransaction<'_>,
     ) -> BoxFuture<'a, Result<(), HandlerError>>;
 }
@@ -107,7 +108,7 @@ impl<A: BusinessActor> AnyActor for Typed<A> {
 
     fn handle<'a>(
         &'a mut self,
-        events: Vec<(Envelope, Decoded)>,
+        events: Vec<Handed>,
         transaction: &'a mut InboxTransaction<'_>,
     ) -> BoxFuture<'a, Result<(), HandlerError>> {
         let mut events: Vec<Event<A::Event>> = events

@@ -11,6 +11,7 @@ use crate::dead_letter::Reason;
 use crate::error_text::with_causes;
 use crate::store::StoreError;
 use std::collections::HashSet;
+use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use uuid::Uuid;
 
@@ -111,7 +112,7 @@ impl Lane {
             };
             return self.bury(vec![delivery], cause).await;
         }
-        delivery.envelope.run = runs;
+        Arc::make_mut(&mut delivery.envelope).run = runs;
         loop {
             let ran = self
                 .bench

@@ -143,11 +143,11 @@ impl Bench {
     ) -> Result<Vec<usize>, Stop> {
         let mut counts = earlier;
         let (mut busy, mut duplicates) = (Vec::new(), Vec::new());
-        let claims = self.claim(transaction, deliveries).await?;
+        let claims = self.inbox.claim(&mut *transaction, deliveries).await?;
         touched.transaction_id.clone_from(&claims.transaction_id);
         let mut seen = HashSet::with_capacity(deliveries.len());
         for (index, delivery) in deliveries.iter().enumerate() {
-            match (delivery.letter, claims.of(delivery.id())) {
+            match (&delivery.letter, claims.of(delivery.id())) {
                 (Some(letter), _) => {
                     // Somebody took the letter back, or dealt with it.
                     if self.letters.remove(&mut *transaction, letter.id).await? {
@@ -179,24 +179,6 @@ impl Bench {
         let oldest = fresh.filter_map(|delivery| delivery.envelope.enqueued_at).min();
         self.count_and_guard(transaction, counts, &claims, oldest).await?;
         Ok(busy)
-    }
-
-    async fn claim(
-        &self,
-        transaction: &mut Transaction<'static, Postgres>,
-        deliveries: &[Delivery],
-    ) -> Result<Claims, Stop> {
-        let mut claims = self.inbox.claim(&mut *transaction, deliveries).await?;
-        if claims.transaction_id.is_empty() {
-            // Only letters, which are claimed already.
-            let (id, backend): (String, i32) =
-                sqlx::query_as("SELECT pg_current_xact_id()::text, pg_backend_pid()")
-                    .persistent(self.store.prepared())
-                    .fetch_one(&mut **transaction)
-                    .await?;
-            (claims.transaction_id, claims.backend) = (id, backend);
-        }
-        Ok(claims)
     }
 
     /// Runs the handlers, in order, neighbours of one actor together, and writes what they enqueue.
@@ -260,7 +242,7 @@ pub(super) fn new_dead_letter(
     NewDeadLetter {
         message_id: envelope.id,
         outbox_id: 0,
-        stream: Some(delivery.stream_name.clone()),
+        stream: delivery.stream_name().map(str::to_owned),
         sequence: Some(delivery.sequence()),
         subject: envelope.subject.clone(),
         key: envelope.key.clone(),

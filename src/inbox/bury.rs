@@ -29,7 +29,7 @@ impl Bench {
         let mut letters = Vec::with_capacity(deliveries.len());
         for delivery in deliveries {
             let letter = new_dead_letter(delivery, cause.reason, cause.error.clone(), cause.runs);
-            match (delivery.letter, claims.of(delivery.id())) {
+            match (&delivery.letter, claims.of(delivery.id())) {
                 (Some(known), _) => {
                     buried += 1;
                     let is_there = self

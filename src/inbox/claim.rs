@@ -3,7 +3,7 @@
 use super::delivery::Delivery;
 use crate::store::Store;
 use sqlx::{PgConnection, Row as _, SqlStr};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -21,7 +21,8 @@ pub(super) enum Claim {
 /// What the claim of a batch told.
 #[derive(Debug)]
 pub(super) struct Claims {
-    of: HashMap<Uuid, Claim>,
+    claimed: HashSet<Uuid>,
+    busy: Vec<Uuid>,
     /// The transaction that holds the claims.
     pub(super) transaction_id: String,
     /// The process of the server that runs it.
@@ -33,8 +34,15 @@ pub(super) struct Claims {
 }
 
 impl Claims {
+    /// What became of a message that is no letter.
     pub(super) fn of(&self, id: Uuid) -> Claim {
-        self.of.get(&id).copied().unwrap_or(Claim::Busy)
+        if self.claimed.contains(&id) {
+            Claim::Claimed
+        } else if self.busy.contains(&id) {
+            Claim::Busy
+        } else {
+            Claim::Duplicate
+        }
     }
 }
 
@@ -61,17 +69,17 @@ impl Inbox {
             claim: store.sql(
                 "WITH wanted AS MATERIALIZED (
                     SELECT w.id, w.sequence, w.stream,
-                           pg_try_advisory_xact_lock(hashtextextended(w.id::text, $1::bigint)) AS free
+                           pg_try_advisory_xact_lock(uuid_hash_extended(w.id, $1::bigint)) AS free
                     FROM unnest($2::uuid[], $3::bigint[], $4::integer[]) AS w (id, sequence, stream)),
                  claimed AS (
                     INSERT INTO {s}.inbox (message_id, sequence, consumer, stream)
                     SELECT id, sequence, $1, stream FROM wanted WHERE free ORDER BY id
                     ON CONFLICT DO NOTHING RETURNING message_id)
-                 SELECT w.id, w.free, c.message_id IS NOT NULL AS claimed,
+                 SELECT (SELECT array_agg(message_id) FROM claimed) AS claimed,
+                        (SELECT array_agg(id) FROM wanted WHERE NOT free) AS busy,
                         pg_current_xact_id()::text AS transaction_id, pg_backend_pid() AS backend,
                         EXISTS (SELECT FROM {s}.dead_letter WHERE box = 'inbox' AND owner = $5) AS has_dead_letters,
-                        (SELECT forgotten_before FROM {s}.consumer WHERE id = $1) AS forgotten_before
-                 FROM wanted AS w LEFT JOIN claimed AS c ON c.message_id = w.id",
+                        (SELECT forgotten_before FROM {s}.consumer WHERE id = $1) AS forgotten_before",
             ),
             // A second copy that stands later in the stream can come again for longer than the first.
             seen_later: store.sql(
@@ -114,37 +122,27 @@ impl Inbox {
                 .or_insert(place);
         }
         let (ids, sequences, streams) = columns(places.into_iter());
-        let rows = sqlx::query(self.claim.clone())
+        let row = sqlx::query(self.claim.clone())
             .persistent(self.prepared)
             .bind(self.consumer)
             .bind(&ids)
             .bind(&sequences)
             .bind(&streams)
             .bind(&self.name)
-            .fetch_all(&mut *connection)
+            .fetch_one(&mut *connection)
             .await?;
-        let mut claims = Claims {
-            of: HashMap::with_capacity(rows.len()),
-            transaction_id: String::new(),
-            backend: 0,
-            has_dead_letters: false,
-            forgotten_before: OffsetDateTime::UNIX_EPOCH,
+        let ids = |name| {
+            row.try_get::<Option<Vec<Uuid>>, _>(name)
+                .map(Option::unwrap_or_default)
         };
-        for row in &rows {
-            let claim = match (row.try_get("claimed")?, row.try_get("free")?) {
-                (true, _) => Claim::Claimed,
-                (false, true) => Claim::Duplicate,
-                (false, false) => Claim::Busy,
-            };
-            claims.of.insert(row.try_get("id")?, claim);
-        }
-        if let Some(row) = rows.first() {
-            claims.transaction_id = row.try_get("transaction_id")?;
-            claims.backend = row.try_get("backend")?;
-            claims.has_dead_letters = row.try_get("has_dead_letters")?;
-            claims.forgotten_before = row.try_get("forgotten_before")?;
-        }
-        Ok(claims)
+        Ok(Claims {
+            claimed: ids("claimed")?.into_iter().collect(),
+            busy: ids("busy")?,
+            transaction_id: row.try_get("transaction_id")?,
+            backend: row.try_get("backend")?,
+            has_dead_letters: row.try_get("has_dead_letters")?,
+            forgotten_before: row.try_get("forgotten_before")?,
+        })
     }
 
     /// Notes where duplicates were last seen.

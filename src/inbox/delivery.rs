@@ -2,7 +2,7 @@
 
 use super::envelope::Envelope;
 use super::ran::Failure;
-use crate::broker::{BrokerError, Incoming, ReceiptHandle};
+use crate::broker::{BrokerError, Incoming, ReceiptHandle, StreamId};
 use crate::dead_letter::DeadLetter;
 use crate::error_text::with_causes;
 use crate::store::StoreError;
@@ -31,17 +31,20 @@ impl Handles {
 const CUTS_PER_RUN: u32 = 3;
 
 /// A dead letter that was requeued.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Letter {
     pub(super) id: i64,
+    /// The stream it once came from.
+    stream: Option<String>,
 }
 
 /// A message in the hands of this process.
 pub(super) struct Delivery {
-    pub(super) envelope: Envelope,
+    pub(super) envelope: Arc<Envelope>,
     /// The stream's row.
     pub(super) stream: i32,
-    pub(super) stream_name: String,
+    /// Where it stands, unless it is a letter.
+    stream_id: Option<Arc<StreamId>>,
     /// It may have been run before, by a process that died of it: it runs alone, and its run is recorded first.
     pub(super) alone: bool,
     /// Not before this moment: it failed and waits.
@@ -61,6 +64,14 @@ impl Delivery {
 
     pub(super) fn key(&self) -> Option<&str> {
         self.envelope.key.as_deref()
+    }
+
+    /// The name of the stream that it is from.
+    pub(super) fn stream_name(&self) -> Option<&str> {
+        match (&self.stream_id, &self.letter) {
+            (Some(stream), _) => Some(&stream.name),
+            (None, letter) => letter.as_ref()?.stream.as_deref(),
+        }
     }
 
     pub(super) fn sequence(&self) -> i64 {
@@ -125,12 +136,12 @@ impl InHand {
     /// Takes a message up; `None` if it is in hand already: then its new delivery is acknowledged with the first.
     pub(super) fn take(
         &self,
-        incoming: Incoming,
+        mut incoming: Incoming,
         stream: i32,
         permit: OwnedSemaphorePermit,
     ) -> Option<Delivery> {
         let place = (stream, incoming.position.sequence);
-        let handle: Option<Arc<dyn ReceiptHandle>> = incoming.receipt_handle.map(Arc::from);
+        let handle: Option<Arc<dyn ReceiptHandle>> = incoming.receipt_handle.take().map(Arc::from);
         let envelope_of = |handle: Option<Arc<dyn ReceiptHandle>>, handles: &Handles| {
             handles.lock().extend(handle);
         };
@@ -143,15 +154,11 @@ impl InHand {
         envelope_of(handle, &handles);
         messages.insert(place, Arc::downgrade(&handles));
         drop(messages);
-        let incoming = Incoming {
-            receipt_handle: None,
-            ..incoming
-        };
         Some(Delivery {
-            envelope: Envelope::of_incoming(&incoming),
             stream,
-            stream_name: incoming.position.stream.name,
+            stream_id: Some(incoming.position.stream.clone()),
             alone: incoming.redelivered,
+            envelope: Arc::new(Envelope::of_incoming(incoming)),
             due: None,
             letter: None,
             cuts: 0,
@@ -170,12 +177,15 @@ impl InHand {
         letters.insert(letter.id, Arc::downgrade(&handles));
         drop(letters);
         Some(Delivery {
-            envelope: Envelope::of_letter(letter),
+            envelope: Arc::new(Envelope::of_letter(letter)),
             stream: 0,
-            stream_name: letter.stream.clone().unwrap_or_default(),
+            stream_id: None,
             alone: true,
             due: None,
-            letter: Some(Letter { id: letter.id }),
+            letter: Some(Letter {
+                id: letter.id,
+                stream: letter.stream.clone(),
+            }),
             cuts: 0,
             handles,
             _permit: permit,

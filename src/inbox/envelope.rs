@@ -7,6 +7,7 @@ use crate::message::Headers;
 use crate::telemetry;
 use bytes::Bytes;
 use std::ops::Deref;
+use std::sync::Arc;
 use time::OffsetDateTime;
 use tracing::Span;
 use uuid::Uuid;
@@ -35,16 +36,16 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    pub(super) fn of_incoming(incoming: &Incoming) -> Self {
-        let headers = &incoming.headers;
+    pub(super) fn of_incoming(incoming: Incoming) -> Self {
+        let headers = incoming.headers;
         Self {
-            id: identity::id_of(headers, &incoming.position),
-            subject: incoming.subject.clone(),
-            key: identity::key_of(headers).map(str::to_owned),
-            kind: identity::kind_of(headers).map(str::to_owned),
-            headers: headers.clone(),
-            payload: incoming.payload.clone(),
-            enqueued_at: identity::time_of(headers),
+            id: identity::id_of(&headers, &incoming.position),
+            subject: incoming.subject,
+            key: identity::key_of(&headers).map(str::to_owned),
+            kind: identity::kind_of(&headers).map(str::to_owned),
+            enqueued_at: identity::time_of(&headers),
+            headers,
+            payload: incoming.payload,
             sequence: incoming.position.sequence,
             run: 1,
         }
@@ -86,8 +87,8 @@ impl Envelope {
 /// An event with the message it came in. Dereferences to the event.
 #[derive(Clone, Debug)]
 pub struct Event<E> {
-    /// The message.
-    pub envelope: Envelope,
+    /// The message. Shared with the lane, which keeps it until it is settled.
+    pub envelope: Arc<Envelope>,
     /// What its payload says.
     pub payload: E,
 }

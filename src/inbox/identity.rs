@@ -95,10 +95,10 @@ mod tests {
 
     fn place(sequence: u64) -> Position {
         Position {
-            stream: StreamId {
+            stream: std::sync::Arc::new(StreamId {
                 name: "S".into(),
                 created: OffsetDateTime::UNIX_EPOCH,
-            },
+            }),
             sequence,
             stored_at: OffsetDateTime::UNIX_EPOCH,
         }

@@ -90,29 +90,25 @@ impl Lane {
         let now = Instant::now();
         let limit = self.pace.limit(self.bench.settings.batch);
         let mut waiting: HashSet<String> = HashSet::new();
-        let mut taken: Vec<usize> = Vec::new();
-        let mut alone = None;
-        for (index, delivery) in self.queue.iter().enumerate() {
-            if taken.len() == limit {
-                break;
+        let mut batch: Vec<Delivery> = Vec::with_capacity(limit.min(self.queue.len()));
+        let mut passed_over = Vec::new();
+        while batch.len() < limit
+            && let Some(delivery) = self.queue.pop_front()
+        {
+            let is_held_up = delivery.key().is_some_and(|key| waiting.contains(key));
+            let is_other_kind = batch.first().is_some_and(|first| first.alone != delivery.alone);
+            if is_held_up || is_other_kind || delivery.due.is_some_and(|due| due > now) {
+                if !is_held_up {
+                    waiting.extend(delivery.key().map(str::to_owned));
+                }
+                passed_over.push(delivery);
+            } else {
+                batch.push(delivery);
             }
-            if delivery.key().is_some_and(|key| waiting.contains(key)) {
-                continue;
-            }
-            let other_kind = alone.is_some_and(|alone| alone != delivery.alone);
-            if other_kind || delivery.due.is_some_and(|due| due > now) {
-                waiting.extend(delivery.key().map(str::to_owned));
-                continue;
-            }
-            alone = Some(delivery.alone);
-            taken.push(index);
         }
-        let mut batch: Vec<Delivery> = taken
-            .iter()
-            .rev()
-            .filter_map(|index| self.queue.remove(*index))
-            .collect();
-        batch.reverse();
+        for delivery in passed_over.into_iter().rev() {
+            self.queue.push_front(delivery);
+        }
         batch
     }
 
@@ -257,7 +253,7 @@ impl Lane {
         }
         self.counts.retries += 1;
         let pause = doubled((settings.retry_min, settings.retry_max), runs.saturating_sub(1));
-        delivery.envelope.run = runs + 1;
+        Arc::make_mut(&mut delivery.envelope).run = runs + 1;
         delivery.due = Some(Instant::now() + pause);
         Some(delivery)
     }

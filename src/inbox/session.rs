@@ -7,18 +7,21 @@ use crate::broker::{BrokerError, Incoming, StreamId, Subscription};
 use crate::config::ConsumerSettings;
 use crate::error_text::with_causes;
 use crate::store::{Store, StoreError};
-use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use futures_util::{FutureExt as _, StreamExt as _};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
 
 /// How often the consumer is compared with its stream, beside at each reconnect.
 const STATE_LOOK: Duration = Duration::from_secs(30);
 /// How often the connection is looked at.
 const CONNECTION_LOOK: Duration = Duration::from_millis(250);
+
+/// So many messages are taken in a row before the clocks are looked at.
+const LOOK_UP_AFTER: u32 = 64;
 
 /// How a session ended.
 #[derive(Debug)]
@@ -61,9 +64,10 @@ impl Session {
 
     async fn consume(&self) -> Result<(), Ended> {
         let connections = self.subscription.connections();
-        let streams = Streams {
+        let mut streams = Streams {
             store: self.store.clone(),
-            known: Mutex::new(HashMap::new()),
+            known: HashMap::new(),
+            last: None,
         };
         let keep_alive = every(self.subscription.ack_wait() / 3);
         let mut ticks = Ticks {
@@ -85,13 +89,14 @@ impl Session {
         // What a process before this one held comes again only after the ack wait, and what is new would overtake it: so it
         // is read from the stream, first and in order.
         let recovered = self.subscription.read(outstanding);
-        self.take(recovered, &streams, &mut ticks, connections).await?;
+        self.take(recovered, &mut streams, &mut ticks, connections)
+            .await?;
         if self.control.is_draining() {
             return Ok(());
         }
         let fresh = self.subscription.messages().await?;
         self.control.works(Side::Broker);
-        self.take(fresh, &streams, &mut ticks, connections).await?;
+        self.take(fresh, &mut streams, &mut ticks, connections).await?;
         if self.control.is_draining() {
             return Ok(());
         }
@@ -105,16 +110,29 @@ impl Session {
     async fn take(
         &self,
         mut messages: BoxStream<'static, Result<Incoming, BrokerError>>,
-        streams: &Streams,
+        streams: &mut Streams,
         ticks: &mut Ticks,
         connections: u64,
     ) -> Result<(), Ended> {
+        let mut in_a_row = 0;
         loop {
+            // What is there is taken without more ado, but not for ever.
+            in_a_row = (in_a_row + 1) % LOOK_UP_AFTER;
+            if in_a_row == 0
+                && let Some(tick) = ticks.next().now_or_never()
+            {
+                self.tick(tick, connections).await?;
+            }
             // First a place for it, so that no more is fetched than can be held.
             let Some(permit) = self.permit(ticks, connections).await? else {
                 return Ok(());
             };
             let message = loop {
+                if !self.control.is_draining()
+                    && let Some(message) = messages.next().now_or_never()
+                {
+                    break message;
+                }
                 tokio::select! {
                     biased;
                     () = self.control.drain().cancelled() => return Ok(()),
@@ -138,6 +156,9 @@ impl Session {
         ticks: &mut Ticks,
         connections: u64,
     ) -> Result<Option<OwnedSemaphorePermit>, Ended> {
+        if let Ok(permit) = self.lanes.permits.clone().try_acquire_owned() {
+            return Ok(Some(permit));
+        }
         let place = self.lanes.permits.clone().acquire_owned();
         tokio::pin!(place);
         loop {
@@ -191,17 +212,24 @@ impl Session {
 /// The rows of the stream's incarnations.
 struct Streams {
     store: Store,
-    known: Mutex<HashMap<StreamId, i32>>,
+    known: HashMap<StreamId, i32>,
+    /// The one that was asked for last, nearly always the next one, too.
+    last: Option<(Arc<StreamId>, i32)>,
 }
 
 impl Streams {
-    async fn id(&self, stream: &StreamId) -> Result<i32, StoreError> {
-        let mut known = self.known.lock().await;
-        if let Some(id) = known.get(stream) {
+    async fn id(&mut self, stream: &Arc<StreamId>) -> Result<i32, StoreError> {
+        if let Some((last, id)) = &self.last
+            && Arc::ptr_eq(last, stream)
+        {
             return Ok(*id);
         }
-        let id = registry::stream_id(&self.store, stream).await?;
-        known.insert(stream.clone(), id);
+        let id = match self.known.get(&**stream) {
+            Some(id) => *id,
+            None => registry::stream_id(&self.store, stream).await?,
+        };
+        self.known.insert((**stream).clone(), id);
+        self.last = Some((stream.clone(), id));
         Ok(id)
     }
 }

@@ -12,11 +12,12 @@ use crate::dead_letter::{NewDeadLetter, Reason};
 use sqlx::{Postgres, Transaction};
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 /// A message and who handles it.
 pub(super) struct Task {
     route: usize,
-    envelope: Envelope,
+    envelope: Arc<Envelope>,
     decoded: Decoded,
 }
 
@@ -100,9 +101,12 @@ fn decode(actors: &mut Actors, route: usize, envelope: &Envelope) -> Result<Deco
     }
 }
 
+/// A message as its handler takes it.
+pub(super) type Handed = (Arc<Envelope>, Decoded);
+
 /// Neighbours of one actor together, in order.
-pub(super) fn neighbours(tasks: Vec<Task>) -> Vec<(usize, Vec<(Envelope, Decoded)>)> {
-    let mut groups: Vec<(usize, Vec<(Envelope, Decoded)>)> = Vec::new();
+pub(super) fn neighbours(tasks: Vec<Task>) -> Vec<(usize, Vec<Handed>)> {
+    let mut groups: Vec<(usize, Vec<Handed>)> = Vec::new();
     for Task {
         route,
         envelope,

@@ -1,8 +1,9 @@
 //! Headers, in the order they were given, names compared without regard to case.
 
-use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt;
 
 /// The headers of a message. A name may stand more than once.
@@ -18,119 +19,188 @@ use std::fmt;
 /// assert_eq!(headers.iter().count(), 3);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Headers(Vec<(String, String)>);
+#[derive(Clone, Default, Eq, PartialEq)]
+pub struct Headers {
+    /// Names and values, one after the other: a message costs two allocations here, however many headers it has.
+    text: String,
+    /// Where each name and each value ends in it.
+    ends: Vec<Ends>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Ends {
+    name: usize,
+    value: usize,
+}
 
 impl Headers {
     /// No headers.
     pub const fn new() -> Self {
-        Self(Vec::new())
+        Self {
+            text: String::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// No headers, and room for so many bytes of so many.
+    pub(crate) fn with_capacity(headers: usize, bytes: usize) -> Self {
+        Self {
+            text: String::with_capacity(bytes),
+            ends: Vec::with_capacity(headers),
+        }
     }
 
     /// A copy that has room for some more.
-    pub(crate) fn clone_with_room(&self, more: usize) -> Self {
-        let mut copy = Vec::with_capacity(self.0.len() + more);
-        copy.extend_from_slice(&self.0);
-        Self(copy)
+    pub(crate) fn clone_with_room(&self, headers: usize, bytes: usize) -> Self {
+        let mut copy = Self::with_capacity(self.ends.len() + headers, self.text.len() + bytes);
+        copy.text.push_str(&self.text);
+        copy.ends.extend_from_slice(&self.ends);
+        copy
     }
 
     /// Adds a value, beside those the name may already have.
-    pub fn append(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        self.0.push((name.into(), value.into()));
+    pub fn append(&mut self, name: impl AsRef<str>, value: impl AsRef<str>) {
+        self.text.push_str(name.as_ref());
+        self.end_value(self.text.len(), value.as_ref());
+    }
+
+    fn end_value(&mut self, name: usize, value: &str) {
+        self.text.push_str(value);
+        self.ends.push(Ends {
+            name,
+            value: self.text.len(),
+        });
     }
 
     /// Sets the one value of a name.
-    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        let name = name.into();
-        self.0.retain(|(other, _)| !other.eq_ignore_ascii_case(&name));
-        self.0.push((name, value.into()));
+    pub fn set(&mut self, name: impl AsRef<str>, value: impl AsRef<str>) {
+        let name = name.as_ref();
+        if self.get(name).is_some() {
+            let others = self.iter().filter(|(other, _)| !other.eq_ignore_ascii_case(name));
+            *self = others.collect();
+        }
+        self.append(name, value);
     }
 
     /// The first value of a name, whatever the name's case.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0
-            .iter()
+        self.iter()
             .find(|(other, _)| other.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.as_str())
+            .map(|(_, value)| value)
     }
 
     /// All names and values.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> + Clone {
+        let mut begin = 0;
+        self.ends.iter().map(move |ends| {
+            let pair = (&self.text[begin..ends.name], &self.text[ends.name..ends.value]);
+            begin = ends.value;
+            pair
+        })
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ends.is_empty()
+    }
+
+    /// Bytes of all names and values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len()
     }
 }
 
-impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Headers {
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<N: AsRef<str>, V: AsRef<str>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
-        Self(
-            pairs
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-        )
+        let mut headers = Self::new();
+        for (name, value) in pairs {
+            headers.append(name, value);
+        }
+        headers
     }
 }
 
 impl Serialize for Headers {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for (index, (name, value)) in self.0.iter().enumerate() {
-            if self.0[..index].iter().any(|(earlier, _)| earlier == name) {
+        for (index, (name, value)) in self.iter().enumerate() {
+            if self.iter().take(index).any(|(earlier, _)| earlier == name) {
                 continue;
             }
-            let values: Vec<&String> = self.0[index..]
-                .iter()
-                .filter(|(other, _)| other == name)
-                .map(|(_, value)| value)
-                .collect();
-            if values.len() == 1 {
-                map.serialize_entry(name, value)?;
-            } else {
-                map.serialize_entry(name, &values)?;
+            let more = self.iter().skip(index + 1);
+            let more = more.filter(|(other, _)| *other == name).map(|(_, value)| value);
+            let values: Vec<&str> = std::iter::once(value).chain(more).collect();
+            match values.as_slice() {
+                [one] => map.serialize_entry(name, one)?,
+                several => map.serialize_entry(name, several)?,
             }
         }
         map.end()
     }
 }
 
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
+/// Takes a name up. By hand, as all of this, so that nothing is copied more than once: the relay reads many.
+struct Name<'a>(&'a mut String);
+
+impl<'de> DeserializeSeed<'de> for Name<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_str(self)
+    }
 }
 
-// By hand: what serde derives for an untagged enum copies each value once more, and the relay reads many.
-impl<'de> Deserialize<'de> for OneOrMany {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Value;
-        impl<'de> Visitor<'de> for Value {
-            type Value = OneOrMany;
+impl Visitor<'_> for Name<'_> {
+    type Value = ();
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a header's value: a string or an array of strings")
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a header's name")
+    }
 
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<OneOrMany, E> {
-                Ok(OneOrMany::One(value.to_owned()))
-            }
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<(), E> {
+        self.0.push_str(name);
+        Ok(())
+    }
+}
 
-            fn visit_string<E: de::Error>(self, value: String) -> Result<OneOrMany, E> {
-                Ok(OneOrMany::One(value))
-            }
+/// Takes up a value, or several, of the name that stands at the end from `begin` on.
+struct Value<'a> {
+    headers: &'a mut Headers,
+    begin: usize,
+}
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<OneOrMany, A::Error> {
-                let mut many = Vec::new();
-                while let Some(value) = values.next_element()? {
-                    many.push(value);
-                }
-                Ok(OneOrMany::Many(many))
-            }
+impl<'de> DeserializeSeed<'de> for Value<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Value<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a header's value: a string or an array of strings")
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<(), E> {
+        self.headers.end_value(self.headers.text.len(), value);
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
+        let name = self.headers.text.split_off(self.begin);
+        while let Some(value) = values.next_element::<Cow<'_, str>>()? {
+            self.headers.append(&name, value);
         }
-        deserializer.deserialize_any(Value)
+        Ok(())
     }
 }
 
@@ -146,17 +216,16 @@ impl<'de> Deserialize<'de> for Headers {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
                 let mut headers = Headers::new();
-                while let Some((name, value)) = map.next_entry::<String, OneOrMany>()? {
-                    match value {
-                        OneOrMany::One(value) => headers.append(name, value),
-                        OneOrMany::Many(values) => {
-                            values
-                                .into_iter()
-                                .for_each(|value| headers.append(name.clone(), value));
-                        }
+                loop {
+                    let begin = headers.text.len();
+                    if map.next_key_seed(Name(&mut headers.text))?.is_none() {
+                        return Ok(headers);
                     }
+                    map.next_value_seed(Value {
+                        headers: &mut headers,
+                        begin,
+                    })?;
                 }
-                Ok(headers)
             }
         }
         deserializer.deserialize_map(Pairs)
@@ -177,6 +246,18 @@ mod tests {
             back.iter().collect::<Vec<_>>(),
             [("b", "1"), ("b", "3"), ("a", "2")]
         );
+    }
+
+    #[test]
+    fn any_object_of_strings_is_read_and_nothing_else() {
+        let read = |json| serde_json::from_str::<Headers>(json).map(|headers| format!("{headers:?}"));
+        assert_eq!(
+            read(r#"{"": "", "a\u0041": "x\ny", "b": [], "c": ["", "z\"", "\u00fc"]}"#).unwrap(),
+            r#"{"": "", "aA": "x\ny", "c": "", "c": "z\"", "c": "ü"}"#
+        );
+        for wrong in [r#"{"a": 1}"#, r#"{"a": null}"#, r#"{"a": [1]}"#, r#"["a"]"#, "1"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

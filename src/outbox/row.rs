@@ -18,6 +18,10 @@ pub(crate) struct LogRow {
     pub(crate) fault: Option<String>,
 }
 
+/// The headers that the relay adds, and about how long they are.
+const OWN_HEADERS: usize = 3;
+const OWN_HEADER_BYTES: usize = 128;
+
 /// A message with all that goes out with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
@@ -76,7 +80,10 @@ fn text_of(id: Uuid) -> String {
 impl Parcel {
     /// As it is published.
     pub(crate) fn outgoing(&self, dedup_id: DedupId) -> Outgoing {
-        let mut headers = self.message.headers.clone_with_room(3);
+        let mut headers = self
+            .message
+            .headers
+            .clone_with_room(OWN_HEADERS, OWN_HEADER_BYTES);
         headers.append(header::ID, text_of(self.message_id));
         if let Some(key) = &self.message.key {
             headers.append(header::KEY, key.as_str());
@@ -129,12 +136,7 @@ impl LogRow {
     /// About how much memory it holds.
     pub(crate) fn bytes(&self) -> usize {
         let message = &self.parcel.message;
-        let headers: usize = message
-            .headers
-            .iter()
-            .map(|(name, value)| name.len() + value.len())
-            .sum();
-        message.payload.len() + headers + message.subject.len()
+        message.payload.len() + message.headers.bytes() + message.subject.len()
     }
 
     /// As it lies among the dead letters.

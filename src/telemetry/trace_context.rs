@@ -35,11 +35,14 @@ pub(crate) fn carry_current_span(headers: &mut Headers) {
 /// Makes the span a child of the one in the headers; without one that can be read it begins a trace of its own, and is no part
 /// of whatever surrounds it here.
 pub(crate) fn continue_trace(span: &Span, headers: &Headers) {
+    if span.is_disabled() {
+        return;
+    }
     let mut parent = opentelemetry::Context::new();
     if let Some(remote) = remote_span(headers) {
         parent = parent.with_remote_span_context(remote);
     }
-    // The error says that the span is disabled: then there is nothing to connect.
+    // The error says that nobody traces: then there is nothing to connect.
     span.set_parent(parent).ok();
 }
 

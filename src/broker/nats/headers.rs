@@ -28,5 +28,10 @@ pub(super) fn from_nats(map: &HeaderMap) -> Headers {
         .collect();
     // The client keeps them in a hash map. Sorted by name, a message looks the same each time it comes.
     pairs.sort_by_key(|(name, _)| *name);
-    pairs.into_iter().collect()
+    let bytes = pairs.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let mut headers = Headers::with_capacity(pairs.len(), bytes);
+    for (name, value) in pairs {
+        headers.append(name, value);
+    }
+    headers
 }

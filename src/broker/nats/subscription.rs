@@ -65,9 +65,9 @@ impl NatsSubscription {
             })
     }
 
-    async fn stream_id(&self) -> Result<StreamId, BrokerError> {
+    async fn stream_id(&self) -> Result<Arc<StreamId>, BrokerError> {
         match publisher::stream_state(&self.nats.connection().jetstream, &self.stream).await? {
-            Some(state) => Ok(state.id),
+            Some(state) => Ok(Arc::new(state.id)),
             None => Err(BrokerError::Refused(format!(
                 "there is no stream {}: create it",
                 self.stream
@@ -98,10 +98,9 @@ impl Subscription for NatsSubscription {
             let messages = messages
                 .map_err(|error| refusal::of_error(&error))
                 .try_filter_map(move |message| {
-                    let this = this.clone();
-                    let stream_id = stream_id.clone();
+                    let taken = this.takes(&message.subject).then(|| stream_id.clone());
                     async move {
-                        if this.takes(&message.subject) {
+                        if let Some(stream_id) = taken {
                             return incoming(message, stream_id).map(Some);
                         }
                         message
@@ -218,7 +217,7 @@ impl Subscription for NatsSubscription {
     }
 }
 
-fn incoming(message: jetstream::Message, stream: StreamId) -> Result<Incoming, BrokerError> {
+fn incoming(message: jetstream::Message, stream: Arc<StreamId>) -> Result<Incoming, BrokerError> {
     let info = message
         .info()
         .map_err(|error| BrokerError::Refused(format!("not a JetStream message: {error}")))?;
@@ -244,7 +243,7 @@ fn incoming(message: jetstream::Message, stream: StreamId) -> Result<Incoming, B
 }
 
 /// A message that was read from the stream: it may have been handed out, and may have killed who ran it.
-fn stored(message: StreamMessage, stream: StreamId) -> Incoming {
+fn stored(message: StreamMessage, stream: Arc<StreamId>) -> Incoming {
     Incoming {
         subject: message.subject.to_string(),
         headers: headers::from_nats(&message.headers),

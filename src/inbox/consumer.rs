@@ -5,7 +5,7 @@ use super::attempts::Attempts;
 use super::batch::Bench;
 use super::brake::Brake;
 use super::claim::{Inbox, LaneId};
-use super::control::ConsumerControl;
+use super::control::{ConsumerControl, Side};
 use super::delivery::InHand;
 use super::lane::Lane;
 use super::lanes::Lanes;
@@ -17,14 +17,15 @@ use super::sql_handler::{SqlHandler, SqlHandlerError};
 use crate::broker::Subscription;
 use crate::config::{ConsumerSettings, Impossible};
 use crate::dead_letter::{Origin, Table};
-use crate::store::{OutboxInsert, Store, StoreError};
+use crate::error_text::with_causes;
+use crate::store::{Fault, OutboxInsert, Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{RwLock, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
 use uuid::Uuid;
 
-/// The pauses between two sessions with the broker: the first, doubled up to the last.
+/// The pauses while database or broker can't be used: the first, doubled up to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What is wrong with a consumer.
@@ -173,8 +174,9 @@ impl Consumer {
         subscription: Arc<dyn Subscription>,
         control: ConsumerControl,
     ) -> Result<(), ConsumerError> {
-        let consumer = registry::consumer_id(store, &self.settings.name, &self.settings.stream).await?;
-        registry::fold_counters(store, consumer).await?;
+        let Some(consumer) = self.register(store, &control).await? else {
+            return Ok(());
+        };
         let (mut tasks, lanes) = self.start_lanes(store, consumer, &control);
         let letters = Letters {
             store: store.clone(),
@@ -225,21 +227,41 @@ impl Consumer {
         }
     }
 
+    /// The row that stands for it, once the database answers. `None`: it is to end.
+    async fn register(&self, store: &Store, control: &ConsumerControl) -> Result<Option<i32>, StoreError> {
+        let ConsumerSettings { name, stream, .. } = &*self.settings;
+        let mut pause = PAUSES.0;
+        while !control.is_draining() {
+            let registered = async {
+                let consumer = registry::consumer_id(store, name, stream).await?;
+                registry::fold_counters(store, consumer).await?;
+                Ok::<_, StoreError>(consumer)
+            };
+            match registered.await {
+                Ok(consumer) => return Ok(Some(consumer)),
+                Err(error) if matches!(error.fault(), Fault::Infrastructure | Fault::Conflict) => {
+                    let reason = with_causes(&error);
+                    tracing::warn!(consumer = name, reason, "waiting for the database");
+                    control.is_held_up(Side::Database, reason);
+                }
+                Err(error) => return Err(error),
+            }
+            pause = rest(control, pause).await;
+        }
+        Ok(None)
+    }
+
     /// One session with the broker after the other, until the consumer is to end.
     async fn consume(&self, session: &Session) {
         let mut pause = PAUSES.0;
-        loop {
+        while !session.control.is_draining() {
             match session.run().await {
                 Ended::Drained => return,
                 Ended::LostTrack => pause = PAUSES.0,
                 Ended::Failed(side, reason) => {
                     tracing::warn!(consumer = self.settings.name, reason, "consuming is held up");
                     session.control.is_held_up(side, reason);
-                    tokio::select! {
-                        () = session.control.drain().cancelled() => return,
-                        () = tokio::time::sleep(pause) => {}
-                    }
-                    pause = (pause * 2).min(PAUSES.1);
+                    pause = rest(&session.control, pause).await;
                 }
             }
         }
@@ -291,4 +313,13 @@ impl Consumer {
         };
         (tasks, lanes)
     }
+}
+
+/// A pause, cut short if the consumer is to end. Returns the next, longer one.
+async fn rest(control: &ConsumerControl, pause: Duration) -> Duration {
+    tokio::select! {
+        () = control.drain().cancelled() => {}
+        () = tokio::time::sleep(pause) => {}
+    }
+    (pause * 2).min(PAUSES.1)
 }

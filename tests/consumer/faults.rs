@@ -1,4 +1,4 @@
-use crate::house::{House, Memory, open};
+use crate::house::{House, Memory, acting, open};
 use sqlx::ConnectOptions as _;
 use std::time::Duration;
 use twinbox::config::{ConsumerSettings, Retention};
@@ -343,7 +343,11 @@ async fn an_outage_of_the_database_uses_no_attempt() {
             postgres.kill().await.unwrap();
             let health = running.control.health();
             testing::wait_until("it says why it is not ready", crate::house::DEADLINE, || async {
-                health.borrow().reason.clone()
+                health
+                    .borrow()
+                    .reason
+                    .clone()
+                    .filter(|reason| reason != "starting")
             })
             .await;
             postgres.restart().await.unwrap();
@@ -358,6 +362,39 @@ async fn an_outage_of_the_database_uses_no_attempt() {
     }
     assert_eq!(house.dead().await.len(), 0);
     assert_eq!(twinbox::inbox::status(&house.store).await.unwrap()[0].retries, 0);
+}
+
+#[tokio::test]
+async fn a_consumer_that_starts_in_an_outage_waits_for_its_end() {
+    let mut postgres = PrivatePostgres::start(PostgresOptions::new().fast())
+        .await
+        .unwrap();
+    let url = postgres.create_database("billing").await.unwrap();
+    let house = House::on(&url, &testing::servers().await.nats.url(), Retention::Limits).await;
+    let settings = house.settings("billing");
+    let subscription = house.subscribe(&settings).await;
+    house.send("a", 1, "").await;
+    postgres.kill().await.unwrap();
+    let start = || house.run_by(subscription.clone(), acting(settings.clone(), &Memory::default()));
+    let (stopped, waiting) = (start(), start());
+    for running in [&stopped, &waiting] {
+        let mut health = running.control.health();
+        let reason = health.wait_for(|health| health.reason.as_deref() != Some("starting"));
+        assert!(
+            reason
+                .await
+                .unwrap()
+                .reason
+                .as_ref()
+                .unwrap()
+                .contains("the database")
+        );
+    }
+    // One that is to end does not wait for it.
+    stopped.stop().await;
+    postgres.restart().await.unwrap();
+    house.until_effects(1).await;
+    waiting.stop().await;
 }
 
 /// A connection that is lost is an outage, and uses no attempt; one that the handler loses each time must not hold up its lane.

@@ -33,6 +33,7 @@ mod registry;
 mod router;
 mod session;
 mod sort;
+mod split;
 mod sql_handler;
 mod status;
 mod transaction;

@@ -58,7 +58,7 @@ pub trait BusinessActor: Send + 'static {
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
     /// Handles several messages, in order, in one transaction. Override it with statements over sets (`unnest`), which are
-    /// several times faster. If it fails, the messages are run one by one, so that only the failing one fails.
+    /// several times faster. If it fails, the messages are run again in smaller batches, so that only the failing one fails.
     ///
     /// Call [`InboxTransaction::caused_by`] before enqueueing for an event, so that the next hop's id is derived from it.
     fn handle_batch(
@@ -133,7 +133,7 @@ impl<A: BusinessActor> AnyActor for Typed<A> {
                 },
                 _ => {
                     if let Some(first) = events.first() {
-                        transaction.caused_by(first.envelope.id);
+                        transaction.begins_with(first.envelope.id);
                     }
                     self.0.handle_batch(events, transaction).await
                 }

@@ -122,7 +122,7 @@ impl Lane {
                 // Still the run that was counted.
                 Ran::Conflict => self.pause_after_conflict().await,
                 Ran::Unusable(error) => self.pause(&error).await,
-                Ran::Cut(error) => {
+                Ran::Cut { error, .. } => {
                     self.pause(&error).await;
                     if let Some(failure) = delivery.cut(&error) {
                         drop(turn);
@@ -137,7 +137,7 @@ impl Lane {
                     }
                     return self.settle(vec![delivery], &busy).await.pop();
                 }
-                Ran::Failed(failure) => {
+                Ran::Failed { failure, .. } => {
                     drop(turn);
                     return self.fail(delivery, failure, Some(runs)).await;
                 }

@@ -18,6 +18,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+use uuid::Uuid;
 
 /// How much longer than a handler's deadline PostgreSQL lets a transaction be idle: the deadline is the one that counts.
 const IDLE_MARGIN: Duration = Duration::from_secs(5);
@@ -41,8 +42,16 @@ struct Touched {
     transaction_id: String,
     /// The places of the messages that are new, or letters that are to run again.
     fresh: Vec<usize>,
-    /// The routes whose actors have seen some of it.
+    actors: Seen,
+}
+
+/// What the actors have seen of a run.
+#[derive(Default)]
+struct Seen {
+    /// The routes of those that have seen some of it.
     used: BTreeSet<usize>,
+    /// The message that was being handled when a handler failed, if it is known.
+    failed_at: Option<Uuid>,
 }
 
 impl Bench {
@@ -59,7 +68,7 @@ impl Bench {
             && let Err(error) = self.wait_for_siblings(&mut transaction).await
         {
             transaction.rollback().await.ok();
-            return Stop::Sql(error).came_to(Vec::new());
+            return Stop::Sql(error).came_to(Vec::new(), None);
         }
         let mut touched = Touched::default();
         let stop = match self
@@ -75,8 +84,10 @@ impl Bench {
             },
             Err(stop) => self.give_up(transaction, stop, &touched).await,
         };
-        touched.used.iter().for_each(|route| actors.rebuild(*route));
-        let ran = stop.came_to(touched.fresh);
+        let Seen { used, failed_at } = touched.actors;
+        used.iter().for_each(|route| actors.rebuild(*route));
+        let failed_at = failed_at.and_then(|id| deliveries.iter().position(|one| one.id() == id));
+        let ran = stop.came_to(touched.fresh, failed_at);
         if matches!(ran, Ran::Conflict) {
             self.brake.conflict(permit);
         }
@@ -89,7 +100,7 @@ impl Bench {
         stop: Stop,
         touched: &Touched,
     ) -> Stop {
-        let (claim, handlers_ran) = (&touched.transaction_id, !touched.used.is_empty());
+        let (claim, handlers_ran) = (&touched.transaction_id, !touched.actors.used.is_empty());
         let standing = match stop {
             Stop::Handler(_) | Stop::Failure(_) if handlers_ran => {
                 self.standing(&mut transaction, claim).await
@@ -168,7 +179,7 @@ impl Bench {
         counts.claimed += fresh.clone().filter(|delivery| delivery.letter.is_none()).count() as i64;
         self.letters.insert(&mut *transaction, &dead).await?;
         if !tasks.is_empty() {
-            self.handle(transaction, actors, &mut touched.used, tasks, &claims)
+            self.handle(transaction, actors, &mut touched.actors, tasks, &claims)
                 .await?;
         }
         for delivery in fresh.clone().chain(duplicates) {
@@ -186,17 +197,19 @@ impl Bench {
         &self,
         transaction: &mut Transaction<'static, Postgres>,
         actors: &mut Actors,
-        used: &mut BTreeSet<usize>,
+        seen: &mut Seen,
         tasks: Vec<Task>,
         claims: &Claims,
     ) -> Result<(), Stop> {
         let mut inbox_transaction = InboxTransaction::new(transaction, &self.settings.name);
         for (route, events) in neighbours(tasks) {
-            used.insert(route);
+            seen.used.insert(route);
             let limit = self.settings.handler_deadline * u32::try_from(events.len()).unwrap_or(u32::MAX);
             let handled = actors.actor(route).handle(events, &mut inbox_transaction);
-            match tokio::time::timeout(limit, AssertUnwindSafe(handled).catch_unwind()).await {
-                Ok(Ok(Ok(()))) => {}
+            let handled = tokio::time::timeout(limit, AssertUnwindSafe(handled).catch_unwind()).await;
+            seen.failed_at = inbox_transaction.handling();
+            match handled {
+                Ok(Ok(Ok(()))) => seen.failed_at = None,
                 Ok(Ok(Err(error))) => return Err(Stop::Handler(error)),
                 Ok(Err(panic)) => {
                     let text = panic_text(panic.as_ref());

@@ -8,6 +8,7 @@ use super::delivery::Delivery;
 use super::pace::Pace;
 use super::ran::{Failure, Ran};
 use super::router::Actors;
+use super::split::split;
 use crate::dead_letter::Reason;
 use crate::error_text::with_causes;
 use crate::store::{Fault, StoreError};
@@ -140,8 +141,14 @@ impl Lane {
         }
     }
 
-    /// Runs messages in one transaction; if a handler fails, one by one.
-    pub(super) async fn run_batch(&mut self, mut batch: Vec<Delivery>) -> Vec<Delivery> {
+    /// Runs messages in one transaction; if a handler fails, in smaller ones, until the one that fails is alone.
+    pub(super) async fn run_batch(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
+        self.run_part(batch, true).await
+    }
+
+    /// `is_new`: no handler has said of these that they went well. If they fail nevertheless, what it says is not to be
+    /// relied on.
+    async fn run_part(&mut self, mut batch: Vec<Delivery>, is_new: bool) -> Vec<Delivery> {
         loop {
             let stage = self.stage.clone().read_owned().await;
             let began = Instant::now();
@@ -152,15 +159,17 @@ impl Lane {
                     self.pace.learn(batch.len(), began.elapsed());
                     return self.settle(batch, &busy).await;
                 }
-                Ran::Failed(failure) if batch.len() == 1 => return self.fail_one(batch, failure).await,
-                Ran::Failed(_) => return self.run_one_by_one(batch).await,
+                Ran::Failed { failure, .. } if batch.len() == 1 => {
+                    return self.fail_one(batch, failure).await;
+                }
+                Ran::Failed { at, .. } => return self.run_parts(batch, at.filter(|_| is_new)).await,
                 Ran::Torn { places } => return self.bury_torn(batch, &places, 1).await,
                 Ran::Conflict => self.pause_after_conflict().await,
                 Ran::Unusable(error) => self.pause(&error).await,
-                Ran::Cut(error) => {
+                Ran::Cut { error, at } => {
                     self.pause(&error).await;
                     if batch.len() > 1 {
-                        return self.run_one_by_one(batch).await;
+                        return self.run_parts(batch, at.filter(|_| is_new)).await;
                     }
                     if let Some(failure) = batch[0].cut(&error) {
                         return self.fail_one(batch, failure).await;
@@ -173,22 +182,28 @@ impl Lane {
         }
     }
 
-    async fn run_one_by_one(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
+    /// Runs parts of a batch, in order, without what has to wait for an earlier one of its key.
+    async fn run_parts(&mut self, batch: Vec<Delivery>, failed_at: Option<usize>) -> Vec<Delivery> {
         let mut later: Vec<Delivery> = Vec::new();
         let mut waiting: HashSet<String> = HashSet::new();
-        for delivery in batch {
+        for (number, part) in split(batch, failed_at).into_iter().enumerate() {
             if self.control.is_draining() {
                 break;
             }
-            if delivery.key().is_some_and(|key| waiting.contains(key)) {
-                later.push(delivery);
-                continue;
-            }
-            // One message: it does not come back here.
-            for left in Box::pin(self.run_batch(vec![delivery])).await {
-                waiting.extend(left.key().map(str::to_owned));
-                later.push(left);
-            }
+            let (held_up, ready): (Vec<_>, Vec<_>) = part
+                .into_iter()
+                .partition(|one| one.key().is_some_and(|key| waiting.contains(key)));
+            let left = match ready.is_empty() {
+                true => Vec::new(),
+                // Shorter each time it comes back here.
+                false => {
+                    let went_well = number == 0 && failed_at.is_some_and(|at| at > 0);
+                    Box::pin(self.run_part(ready, !went_well)).await
+                }
+            };
+            waiting.extend(left.iter().filter_map(|one| one.key().map(str::to_owned)));
+            later.extend(left);
+            later.extend(held_up);
         }
         later
     }

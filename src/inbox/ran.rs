@@ -14,10 +14,20 @@ pub(super) enum Ran {
     /// The database is away, or can't be used until a person acts, or the commit's outcome is unknown. Nobody's failure:
     /// run it again after a pause; the claim tells what was committed.
     Unusable(StoreError),
-    /// The connection was lost while a handler ran. An outage, unless the handler does it: run the messages one by one, and again.
-    Cut(StoreError),
+    /// The connection was lost while a handler ran. An outage, unless the handler does it.
+    Cut {
+        /// What the connection said.
+        error: StoreError,
+        /// The place of the message that was being handled, if it is known.
+        at: Option<usize>,
+    },
     /// A handler failed. With more than one message it may be any of them.
-    Failed(Failure),
+    Failed {
+        /// How.
+        failure: Failure,
+        /// The place of the message that was being handled, if it is known.
+        at: Option<usize>,
+    },
     /// A handler ended the transaction itself: what is written of the messages at these places is not known. Running them
     /// again could do it twice, and skipping them not at all.
     Torn { places: Vec<usize> },
@@ -73,11 +83,14 @@ impl From<sqlx::Error> for Stop {
 }
 
 impl Stop {
-    /// What it makes of the run, in which the messages at these places were new.
-    pub(super) fn came_to(self, fresh: Vec<usize>) -> Ran {
+    /// What it makes of the run, in which the messages at these places were new, and the one at this was being handled.
+    pub(super) fn came_to(self, fresh: Vec<usize>, at: Option<usize>) -> Ran {
         match self {
-            Self::Failure(failure) | Self::Overdue(failure) => Ran::Failed(failure),
-            Self::Cut(error) => Ran::Cut(error.into()),
+            Self::Failure(failure) | Self::Overdue(failure) => Ran::Failed { failure, at },
+            Self::Cut(error) => Ran::Cut {
+                error: error.into(),
+                at,
+            },
             Self::Torn => Ran::Torn { places: fresh },
             Self::FenceMoved => Ran::Conflict,
             // No message is to blame for what twinbox itself asks.
@@ -85,13 +98,19 @@ impl Stop {
                 Fault::Conflict => Ran::Conflict,
                 _ => Ran::Unusable(error.into()),
             },
-            Self::Commit(error) => of_fault(fault_of(&error), with_causes(&error), error.into()),
+            Self::Commit(error) => of_fault(fault_of(&error), with_causes(&error), error.into(), None),
             Self::Handler(error) => {
                 let (fault, text) = (error.fault(), error.to_string());
                 match error {
-                    HandlerError::Database(error) => of_fault(fault, text, error.into()),
-                    HandlerError::Reject(_) => Ran::Failed(Failure::hopeless(Reason::Rejected, text)),
-                    HandlerError::Retry(_) => Ran::Failed(Failure::retry(text)),
+                    HandlerError::Database(error) => of_fault(fault, text, error.into(), at),
+                    HandlerError::Reject(_) => Ran::Failed {
+                        failure: Failure::hopeless(Reason::Rejected, text),
+                        at,
+                    },
+                    HandlerError::Retry(_) => Ran::Failed {
+                        failure: Failure::retry(text),
+                        at,
+                    },
                 }
             }
         }
@@ -99,13 +118,14 @@ impl Stop {
 }
 
 /// For statements of the message's own.
-fn of_fault(fault: Fault, text: String, error: StoreError) -> Ran {
-    match fault {
-        Fault::Conflict => Ran::Conflict,
-        Fault::Infrastructure | Fault::Systemic => Ran::Unusable(error),
-        Fault::Data => Ran::Failed(Failure::hopeless(Reason::Rejected, text)),
-        Fault::Timeout | Fault::Constraint | Fault::Other => Ran::Failed(Failure::retry(text)),
-    }
+fn of_fault(fault: Fault, text: String, error: StoreError, at: Option<usize>) -> Ran {
+    let failure = match fault {
+        Fault::Conflict => return Ran::Conflict,
+        Fault::Infrastructure | Fault::Systemic => return Ran::Unusable(error),
+        Fault::Data => Failure::hopeless(Reason::Rejected, text),
+        Fault::Timeout | Fault::Constraint | Fault::Other => Failure::retry(text),
+    };
+    Ran::Failed { failure, at }
 }
 
 /// What somebody panicked with.

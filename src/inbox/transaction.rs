@@ -19,6 +19,8 @@ pub struct InboxTransaction<'a> {
     inner: &'a mut Transaction<'static, Postgres>,
     consumer: &'a str,
     cause: Uuid,
+    /// Whether the cause is what is being handled, and not merely the first of several.
+    is_told: bool,
     ordinal: u32,
     enqueued: Vec<OutboxRow>,
 }
@@ -29,16 +31,29 @@ impl<'a> InboxTransaction<'a> {
             inner,
             consumer,
             cause: Uuid::nil(),
+            is_told: false,
             ordinal: 0,
             enqueued: Vec::new(),
         }
     }
 
     /// What is enqueued from now on is caused by this message. Call it in a `handle_batch` of your own, event by event, so that
-    /// ids are derived as `handle` would.
+    /// ids are derived as `handle` would, and so that it is known at which message the handler failed.
     pub fn caused_by(&mut self, message: Uuid) {
+        self.begins_with(message);
+        self.is_told = true;
+    }
+
+    /// Several messages are handled, the first of which is this: the cause until the handler tells.
+    pub(super) fn begins_with(&mut self, message: Uuid) {
         self.cause = message;
+        self.is_told = false;
         self.ordinal = 0;
+    }
+
+    /// The message that is being handled, if the handler tells.
+    pub(super) fn handling(&self) -> Option<Uuid> {
+        self.is_told.then_some(self.cause)
     }
 
     pub(super) fn into_enqueued(self) -> Vec<OutboxRow> {

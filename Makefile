@@ -33,8 +33,12 @@ memory: setup ## Measure how much memory `twinbox run` takes for a backlog of a 
 	TWINBOX_TEST_BACKLOG=1000000 $(CARGO) test --locked --release --features $(FEATURES) --test cli -- memory --nocapture
 
 .PHONY: bench
-bench: setup ## Measure the pair against the limit and against what is written by hand; ROWS=50000 ROUNDS=5
-	$(CARGO) bench --locked --features testing
+bench: setup ## Measure the pair against the limit and against what is written by hand; 40 minutes, see BENCHMARKS.md
+	$(CARGO) bench --locked --features $(FEATURES) --bench pair -- $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: setup ## The same with small sizes, for a first look; 3 minutes
+	$(CARGO) bench --locked --features $(FEATURES) --bench pair -- --quick $(ARGS)
 
 .PHONY: lint
 lint: ## Check formatting, clippy, documentation, dependencies and the tree

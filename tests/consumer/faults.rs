@@ -33,8 +33,47 @@ async fn only_the_failing_message_of_a_batch_fails() {
     assert_eq!(house.dead().await.len(), 0);
     // In the batch, alone, and then well.
     assert_eq!(memory.runs(31), 3);
+    // The others once, and those before it once more.
+    let others: Vec<u32> = (0..60).filter(|n| *n != 31).map(|n| memory.runs(n)).collect();
+    assert!(others.iter().all(|runs| *runs <= 2), "{others:?}");
     let status = twinbox::inbox::status(&house.store).await.unwrap();
     assert_eq!((status[0].claimed, status[0].unfinished), (60, 0));
+}
+
+#[tokio::test]
+async fn many_failures_in_a_batch_are_told_apart() {
+    let house = House::new().await;
+    let settings = ConsumerSettings {
+        lanes: 1,
+        ..house.settings("billing")
+    };
+    let is_rejected = |n: i32| n % 50 == 17;
+    for n in 0..400 {
+        match n {
+            _ if is_rejected(n) => house.send(&format!("bad-{n}"), n, "reject").await,
+            _ if n % 7 == 3 => house.send(&format!("key-{}", n % 10), n, "fail once").await,
+            _ if n % 90 == 5 => house.send(&format!("key-{}", n % 10), n, "panic once").await,
+            _ => house.send(&format!("key-{}", n % 10), n, "").await,
+        };
+    }
+    let running = house.run(settings.clone(), &Memory::default()).await;
+    house.until_effects(392).await;
+    house.until_quiet(&settings).await;
+    running.stop().await;
+    for key in 0..10 {
+        let wanted: Vec<i32> = (0..400).filter(|n| n % 10 == key && !is_rejected(*n)).collect();
+        assert_eq!(
+            house.effects(&format!("key-{key}")).await,
+            wanted,
+            "order of key {key}"
+        );
+    }
+    let dead = house.dead().await;
+    assert_eq!(dead.len(), 8);
+    assert!(
+        dead.iter()
+            .all(|letter| letter.reason == Reason::Rejected && letter.runs == 1)
+    );
 }
 
 #[tokio::test]

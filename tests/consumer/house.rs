@@ -291,6 +291,7 @@ impl BusinessActor for Acts {
             "fail" => return Err(HandlerError::retry("never")),
             "reject" => return Err(HandlerError::reject("no good")),
             "panic" => panic!("at the order's word"),
+            "panic once" => assert!(run > 2, "at the order's word"),
             "swallow" => {
                 self.effect(&order, transaction).await?;
                 transaction.enqueue(twinbox::Message::new("next.hop", ""))?;

@@ -77,7 +77,7 @@ async fn rows_retained(house: &House, size: &Size) -> Plot {
     let axes = ("settled rows in the outbox", "messages a second");
     Plot::of_one(
         "drain-by-rows-retained.svg",
-        "The relay does not slow down as the outbox grows",
+        "Draining, by the rows that the outbox keeps",
         axes,
         "relay",
         points,
@@ -96,7 +96,7 @@ async fn ids_in_inbox(house: &House, size: &Size) -> Plot {
     let axes = ("ids in the inbox", "messages a second");
     Plot::of_one(
         "claims-by-ids.svg",
-        "The consumer does not slow down as the inbox grows",
+        "Consuming, by the ids in the inbox",
         axes,
         "consumer",
         points,
@@ -120,7 +120,7 @@ async fn payload(house: &House, size: &Size) -> Plot {
     }
     Plot {
         file: "rate-by-payload.svg",
-        title: "Larger messages are slower",
+        title: "Draining and consuming, by the size of a message",
         x: "bytes of payload",
         y: "messages a second",
         series: vec![
